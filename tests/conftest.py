@@ -34,7 +34,7 @@ from tests.patience import patient
 from tests.shared_postgres import SharedPostgres
 
 # How many examples count is a matter of time; how long one takes depends on what else the machine does.
-settings.register_profile("daily", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("daily", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("matrix", settings.get_profile("daily"), max_examples=500)
 settings.load_profile("daily")
 

@@ -1,11 +1,12 @@
 """Selection of tests: which ones are marked ``matrix``, and which of these a run of ``make matrix`` takes.
 
 =====================  ===================================  =====================================
-mark                   ``make test``                        one turn of ``make matrix``
+mark, or parameter     ``make test``                        one turn of ``make matrix``
 =====================  ===================================  =====================================
 ``matrix``             none                                 those of some files
 ``sample(share)``      that share of the cases              some of the other cases
-``one_flavour``        each case on MariaDB or on MySQL     some of the cases on the other
+a ``flavour``          each case on MariaDB or on MySQL     some of the cases on the other
+``both_flavours``      each case on both                    none
 ``in_turn(fixture)``   those that are not ``matrix``        all with some of its parameters
 ``minutes(count)``     ignored                              how long a test takes, if it is long
 =====================  ===================================  =====================================
@@ -72,7 +73,7 @@ def _unit(item: pytest.Item) -> str:
     mark, parameters = item.get_closest_marker("in_turn"), getattr(item, "callspec", None)
     if mark is not None and parameters is not None and mark.args[0] in parameters.indices:
         return f"{file}[{parameters.indices[mark.args[0]]}]"
-    if item.get_closest_marker("sample") or item.get_closest_marker("one_flavour"):
+    if item.get_closest_marker("sample") or _flavour(item):
         return item.nodeid
     return file
 
@@ -99,9 +100,14 @@ def _is_other_case(item: pytest.Item) -> bool:
 
 def _is_of_other_flavour(item: pytest.Item) -> bool:
     """Of a case that runs on MariaDB and on MySQL, ``make test`` runs one."""
-    mark, parameters = item.get_closest_marker("one_flavour"), getattr(item, "callspec", None)
-    if mark is None or mark.args == (False,) or parameters is None or "flavour" not in parameters.params:
+    if item.get_closest_marker("both_flavours") or (flavour := _flavour(item)) is None:
         return False
     case = re.sub(r"\[(mariadb|mysql)\b", "[", item.nodeid)
     is_on_mysql = _chosen(case) % 2 == 1 and not why_not()
-    return is_on_mysql is not (parameters.params["flavour"] is EmbeddedMysql)
+    return is_on_mysql is not (flavour is EmbeddedMysql)
+
+
+def _flavour(item: pytest.Item) -> type | None:
+    """Return the server of a case that runs on MariaDB and on MySQL."""
+    parameters = getattr(item, "callspec", None)
+    return None if parameters is None else parameters.params.get("flavour")

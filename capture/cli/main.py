@@ -21,7 +21,7 @@ from capture.cli.certs import certs_app
 from capture.cli.changefeed import changefeed_app
 from capture.cli.kernels import kernels_app
 from capture.cli.members import capture_app, owner_app
-from capture.cli.options import DEFAULT_SERVER, WHERE_HELP, Id, Json, Rate, Server, add_credentials, client_of
+from capture.cli.options import DEFAULT_SERVER, WHERE_HELP, Id, Json, Rate, Server, client_of, command_of
 from capture.cli.secrets import secret_app
 from capture.cli.store import store_app
 from capture.cli.subscriptions import subscription_app
@@ -73,8 +73,7 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code. Errors become one line on stderr."""
-    command = typer.main.get_command(app)
-    add_credentials(command)
+    command = command_of(app)
     if problem := _undecoded(sys.argv[1:] if arguments is None else arguments):
         sys.stderr.write(f"error: {problem}\n")
         return 2

@@ -1,5 +1,6 @@
 """Command options: options that commands share, and the client that each uses."""
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,12 +37,15 @@ class Credentials:
     ca_file = ""
 
 
-def add_credentials(command: object) -> None:
-    """Add them to every command that calls a server."""
+@functools.cache
+def command_of(app: typer.Typer) -> Any:
+    """Return the command line, built once: every command that calls a server takes the credentials."""
+    command = typer.main.get_command(app)
     options = typer.main.get_command(_app()).params[:2]
     for option in options:
         option.expose_value = False
     _add(command, options)
+    return command
 
 
 def _add(command: object, options: list[Any]) -> None:

@@ -31,6 +31,7 @@ def flatten(batches: list[WatchBatch]) -> list[tuple[str, bytes | None]]:
     return [(event.key, event.value) for batch in batches for event in batch.events]
 
 
+@pytest.mark.sample(0.2)
 async def test_a_key_remembers_when_it_was_created_and_changed(store: Store) -> None:
     async with store.connect() as client:
         created = await client.put(store / "a", b"1")
@@ -143,6 +144,7 @@ async def test_a_key_may_be_written_once_per_transaction(store: Store) -> None:
             await client.txn([], [Put(store / "a", b"1"), Put(store / "a", b"2")])
 
 
+@pytest.mark.sample(0.2)
 async def test_a_lease_runs_out_with_its_keys_unless_it_is_kept_alive(store: Store) -> None:
     async with store.connect() as client:
         lease, kept = await client.grant(4), await client.grant(4)
@@ -372,6 +374,7 @@ async def test_the_twin_in_memory_answers_as_etcd_does(own_etcd: EmbeddedEtcd, s
     assert await _random_history(Store(memory_connect()), seed) == real
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_database_answers_as_etcd_does(tmp_path: Path, own_database: str, seed: int) -> None:
     twin = await _random_history(Store(memory_connect()), seed)

@@ -38,7 +38,7 @@ from reactor.records.tables.table import TableRecord
 from tests.contracts.sink_bed import SPAN, TABLE, Bed, needs
 from tests.unit.agent.changes_build import ARROW, UNCHANGED, changes, delete, insert, table_schema, truncate, update
 
-pytestmark = pytest.mark.sample(0.2)  # each case is tried on every implementation
+pytestmark = pytest.mark.sample(0.1)  # each case is tried on every implementation
 
 FIRST = [insert(2, "b", "y", ts=110), update(1, "aa", "x", ts=120)]
 AFTER_FIRST = ((1, "aa", "x"), (2, "b", "y"))
@@ -305,7 +305,7 @@ def test_a_table_takes_the_place_of_one_that_was_held_under_its_name_and_dropped
     assert loaded.at(TableSpan(17000), other) == 200, "a later table's place is not taken"
 
 
-@pytest.mark.sample(0.25)
+@pytest.mark.sample(0.12)
 @pytest.mark.parametrize("seed", range(3))
 def test_renamed_columns_whose_values_updates_left_out(loaded: Bed, seed: int) -> None:
     """Columns swap names, and new ones take the names of dropped ones."""
@@ -505,7 +505,7 @@ def test_a_copy_has_the_columns_of_its_time(loaded: Bed) -> None:
     loaded.assert_holds((1, "a", "x", 5), arrow=wide)
 
 
-@pytest.mark.sample(0.25)
+@pytest.mark.sample(0.12)
 @pytest.mark.parametrize(
     "names", [("id", "big", "name"), ("id", "title", "big"), ("id", "name", "title"), ("id", "big", "more")], ids=str
 )

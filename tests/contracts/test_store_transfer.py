@@ -108,6 +108,7 @@ async def can_join(place: Place) -> bool:
     return True
 
 
+@pytest.mark.sample(0.2)
 async def test_a_moved_cluster_is_whole_and_all_its_revisions_are_new(two: Two) -> None:
     await live_and_leave(two.source)
     await two.source.client.pass_revision(
@@ -128,6 +129,7 @@ async def test_a_moved_cluster_is_whole_and_all_its_revisions_are_new(two: Two) 
     assert (await format_of(two.source)).number == HALTED, "captures that do not know the word refuse, too"
 
 
+@pytest.mark.sample(0.2)
 async def test_moving_twice_does_nothing_and_back_needs_room(two: Two) -> None:
     await live_and_leave(two.source)
     await transfer.move(two.source, two.target)
@@ -142,6 +144,7 @@ async def test_moving_twice_does_nothing_and_back_needs_room(two: Two) -> None:
     assert (await can_join(two.source), await can_join(two.target)) == (True, False)
 
 
+@pytest.mark.sample(0.2)
 async def test_an_export_can_be_imported(two: Two) -> None:
     await live_and_leave(two.source)
     image, halted = await transfer.export(two.source)
@@ -166,6 +169,7 @@ async def test_a_cluster_in_use_is_not_moved(two: Two) -> None:
     assert await can_join(two.source)
 
 
+@pytest.mark.sample(0.2)
 async def test_a_place_with_a_cluster_is_not_written_to(two: Two) -> None:
     await live_and_leave(two.source)
     await two.target.client.put(two.key("default/ddl/feed/1"), b"mine")

@@ -173,6 +173,7 @@ async def test_before_owners_are_spread_the_elected_capture_owns_all(database: D
         assert (1, revision) in database.rows("weir_election", "is_leader", "revision")
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize(
     "value", [b"", b"\xff\xfe", b'{"state": ', MAGIC + b"zzz", packed(b'{"a": "' + b"x" * 70_000 + b'"}')]
 )

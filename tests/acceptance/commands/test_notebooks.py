@@ -32,6 +32,7 @@ def test_it_runs(notebook: Path) -> None:
         assert result in done.stdout
 
 
+@pytest.mark.matrix
 def test_a_cell_that_fails_is_found(tmp_path: Path) -> None:
     import nbformat
 

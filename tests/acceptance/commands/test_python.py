@@ -37,6 +37,7 @@ def test_a_forgotten_capture_ends_with_its_process(tmp_path: Path) -> None:
     wait_until(lambda: processes_below(tmp_path) == [], timeout_s=10)
 
 
+@pytest.mark.matrix
 def test_a_start_that_fails_or_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
     refused, cancelled = run(FAILED, tmp_path)
     assert refused.startswith("cannot listen on 192.0.2.1:1 (Cannot assign requested address)")

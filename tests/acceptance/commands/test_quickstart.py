@@ -25,8 +25,9 @@ def command(directory: Path, *, seconds: int) -> list[str]:
     return [sys.executable, "-m", "capture", "quickstart", *options]
 
 
-def test_it_ends_equal_and_continues(tmp_path: Path) -> None:
-    for attempt in (1, 2):
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.matrix)])
+def test_it_ends_equal_and_continues(tmp_path: Path, times: int) -> None:
+    for attempt in range(times):
         done = subprocess.run(command(tmp_path / "weir", seconds=5), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         document = json.loads(done.stdout)
@@ -53,19 +54,9 @@ def test_it_ends_equal_on_other_parts(tmp_path: Path, options: tuple[str, str]) 
     assert processes_below(tmp_path) == []
 
 
-DAILY = {("lake", signal.SIGKILL)}  # and ("postgres", signal.SIGINT), of the first of two
-
-
-@pytest.mark.parametrize(
-    ("stage", "name"),
-    [
-        pytest.param(
-            stage, name, id=f"{stage}-{name.name}", marks=[] if (stage, name) in DAILY else [pytest.mark.matrix]
-        )
-        for stage in ("postgres", "etcd", "lake")
-        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-    ],
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("stage", ["postgres", "etcd", "lake"])
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda name: name.name)
 def test_nothing_is_left_behind(tmp_path: Path, name: signal.Signals, stage: str) -> None:
     """``stage``: the signal comes when this directory appears."""
     with started(tmp_path / "weir") as process:
@@ -77,6 +68,7 @@ def test_nothing_is_left_behind(tmp_path: Path, name: signal.Signals, stage: str
     wait_until(lambda: processes_below(tmp_path) == [], timeout_s=10)
 
 
+@pytest.mark.matrix
 def test_two_in_one_directory_are_refused(tmp_path: Path) -> None:
     with started(tmp_path / "weir") as process:
         wait_until(lambda: (tmp_path / "weir" / "postgres").exists(), timeout_s=60)

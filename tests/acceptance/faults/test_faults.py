@@ -59,16 +59,17 @@ def whole_again(bed: Bed) -> Iterator[None]:
     bed.mend()
 
 
+@pytest.mark.matrix  # daily one falls at a schema change, in two_captures
 def test_kill_the_owner(bed: Bed) -> None:
     break_under_load(bed, lambda _: bed.kill(bed.owner(UPSERT)))
 
 
-@pytest.mark.matrix  # daily it sleeps past its lease, below, and wakes up
+@pytest.mark.matrix
 def test_kill_the_sync_worker(bed: Bed) -> None:
     break_under_load(bed, lambda _: bed.kill(bed.sync_worker(UPSERT)))
 
 
-@pytest.mark.matrix  # daily the owner is killed, above, which has spans and flushes too
+@pytest.mark.matrix
 def test_kill_a_capture_in_mid_flush(bed: Bed) -> None:
     """Under load some flush is always under way where spans are."""
 
@@ -101,7 +102,7 @@ def test_restart_the_store(bed: Bed) -> None:
     break_under_load(bed, lambda _: bed.store_server.restart())
 
 
-@pytest.mark.matrix  # daily with a history that is forgotten, below
+@pytest.mark.matrix
 def test_kill_the_store(bed: Bed) -> None:
     def kill_and_start(_: Load) -> None:
         bed.store_server.kill()
@@ -119,6 +120,7 @@ def test_the_store_fails_over_to_another_address(bed: Bed) -> None:
     break_under_load(bed, lambda _: store.fail_over())
 
 
+@pytest.mark.matrix
 def test_etcd_forgets_its_history(bed: Bed) -> None:
     """All the time, and while a capture does not watch: when it connects again, it has to read everything."""
     if bed.sql_store is not None:
@@ -172,7 +174,7 @@ def test_stop_the_owner(bed: Bed) -> None:
         assert len(bed.captures()) == len(bed.processes) - 1
 
 
-@pytest.mark.matrix  # daily it is killed, above, which is harder
+@pytest.mark.matrix
 def test_let_the_owner_resign(bed: Bed) -> None:
     before = bed.controller()
     with moving_on(bed):

@@ -19,7 +19,7 @@ _WAITING = (
 )
 
 
-@pytest.mark.sample(1.0)
+@pytest.mark.matrix
 def test_tables_that_come_and_go_while_a_snapshot_begins(bed: MariaBed) -> None:
     """A new one is in no event of the binlog behind the position; one that is gone refused the changefeed for good."""
     bed.execute("CREATE TABLE aside.b_locked (id int PRIMARY KEY)")

@@ -55,6 +55,7 @@ def test_both_are_equal_by_their_own_account(bed: MariaBed) -> None:
     assert [diff for diff in diffs if not diff.equal] == []
 
 
+@pytest.mark.matrix
 def test_what_a_changefeed_leaves_out_never_arrives(bed: MariaBed) -> None:
     bed.execute("CREATE TABLE person (id int PRIMARY KEY, name varchar(20), secret varchar(20))")
     bed.execute("INSERT INTO person VALUES (1, 'a', 's1'), (2, 'draft', 's2')")
@@ -77,6 +78,7 @@ def test_what_a_changefeed_leaves_out_never_arrives(bed: MariaBed) -> None:
     bed.ask(lambda client: client.remove("partly"))
 
 
+@pytest.mark.matrix
 def test_a_dump_is_loaded_and_followed_on_request(bed: MariaBed) -> None:
     """Rows and a definition that came in between are in the log."""
     bed.execute("CREATE TABLE stock (id int PRIMARY KEY, name varchar(20))")
@@ -95,6 +97,7 @@ def test_a_dump_is_loaded_and_followed_on_request(bed: MariaBed) -> None:
     bed.ask(lambda client: client.remove("copied"))
 
 
+@pytest.mark.matrix
 def test_a_position_that_was_purged_reports_it(bed: MariaBed) -> None:
     bed.create_feed("late", mode=Mode.INCREMENTAL)
     ts = bed.last_ts()

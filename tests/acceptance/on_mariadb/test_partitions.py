@@ -18,6 +18,7 @@ _PARTITIONS = (
 )
 
 
+@pytest.mark.matrix
 def test_a_table_is_copied_whose_partitions_go(bed: MariaBed) -> None:
     bed.execute(f"CREATE TABLE aside.p_t (id int PRIMARY KEY, v int) PARTITION BY RANGE (id) ({_PARTITIONS})")
     bed.execute("CREATE TABLE aside.p_out (id int PRIMARY KEY, v int)")

@@ -65,6 +65,7 @@ def test_columns_come_go_and_change(bed: MariaBed) -> None:
     check_diff(bed)
 
 
+@pytest.mark.matrix
 def test_tables_come_go_and_change_names(bed: MariaBed) -> None:
     with bed.load(rate=30):
         bed.execute("CREATE TABLE fresh (id int PRIMARY KEY, v varchar(10))")
@@ -108,6 +109,7 @@ def is_there(bed: MariaBed, feed: str, table: str) -> bool:
     return any(one.table == table for one in view.tables) and not (view.lost_tables or view.resyncs or view.held)
 
 
+@pytest.mark.matrix
 def test_a_table_that_is_renamed_into_the_filter_is_copied_with_its_rows(bed: MariaBed) -> None:
     bed.execute("CREATE TABLE aside.late (id int PRIMARY KEY, v varchar(10))")
     bed.execute("INSERT INTO aside.late VALUES (1, 'a'), (2, 'b')")

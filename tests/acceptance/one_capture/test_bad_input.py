@@ -70,6 +70,7 @@ def test_unknown_schemes(bed: Bed) -> None:
     nothing_is_left(bed)
 
 
+@pytest.mark.matrix
 def test_wrong_password(bed: Bed) -> None:
     done = create(bed, source=bed.postgres.uri("keyed").replace(bed.postgres.password, "geheim"))
     is_one_line(done, "password", "postgres")
@@ -77,11 +78,13 @@ def test_wrong_password(bed: Bed) -> None:
     nothing_is_left(bed)
 
 
+@pytest.mark.matrix
 def test_host_down(bed: Bed) -> None:
     is_one_line(create(bed, source="postgresql://u:p@127.0.0.1:1/d"), "127.0.0.1:1")
     nothing_is_left(bed)
 
 
+@pytest.mark.matrix
 def test_database_missing(bed: Bed) -> None:
     is_one_line(create(bed, source=bed.postgres.uri("nowhere")), "nowhere", "no such database")
     nothing_is_left(bed)
@@ -113,6 +116,7 @@ def test_sink_with_somebody_elses_table(bed: Bed, tmp_path: Path) -> None:
     nothing_is_left(bed)
 
 
+@pytest.mark.matrix
 def test_no_free_slot(bed: Bed) -> None:
     names = [f"taken_{index}" for index in range(20)]
     for name in names:
@@ -125,6 +129,7 @@ def test_no_free_slot(bed: Bed) -> None:
     nothing_is_left(bed)
 
 
+@pytest.mark.matrix
 def test_wal_level(bed: Bed, tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "replica", unsafe_no_fsync=True, wal_level="replica") as other:
         other.execute("CREATE TABLE t (i int PRIMARY KEY)")
@@ -132,6 +137,7 @@ def test_wal_level(bed: Bed, tmp_path: Path) -> None:
     nothing_is_left(bed)
 
 
+@pytest.mark.matrix
 def test_ids(bed: Bed) -> None:
     is_one_line(create(bed, name="a_b"), "'a_b'", "letters and digits")
     is_one_line(weir(bed, "changefeed", "query", "-c", "unknown"), "unknown")
@@ -141,6 +147,7 @@ def test_ids(bed: Bed) -> None:
     is_one_line(weir(bed, "changefeed", "remove", "-c", "taken"), "taken")
 
 
+@pytest.mark.matrix
 def test_check_creates_nothing(bed: Bed) -> None:
     sink = f"delta+file://{bed.lake('checked')}"
     options = ["-c", "feed", "--source-uri", bed.postgres.uri("keyed"), "--sink-uri", sink, "--check"]
@@ -151,6 +158,7 @@ def test_check_creates_nothing(bed: Bed) -> None:
     is_one_line(weir(bed, "changefeed", "create", *options, "--target-ts", "1"), "target Ts 1 has passed")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -199,6 +207,7 @@ def is_checked(bed: Bed) -> bool:
     return bool(bed.postgres.execute(f"SELECT 1 {_CHECKS}"))
 
 
+@pytest.mark.matrix
 def test_a_spark_that_is_away_is_waited_for_and_sigterm_ends_that(bed: Bed, tmp_path: Path) -> None:
     options = ["--data-dir", str(tmp_path), "--log-storage", str(tmp_path / "log"), "--addr", "127.0.0.1:0"]
     options += ["--secret-key-file", str(bed.directory / "secret.key"), "--cluster-id", "sparkless"]
@@ -232,6 +241,7 @@ def running(bed: Bed, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
             one.kill()
 
 
+@pytest.mark.matrix
 def test_config_files(bed: Bed, tmp_path: Path) -> None:
     file = tmp_path / "feed.toml"
     file.write_text("force-replicat = true")
@@ -241,6 +251,7 @@ def test_config_files(bed: Bed, tmp_path: Path) -> None:
     is_one_line(weir(bed, "server", "--config", str(file)), "'adr'", "'addr'")
 
 
+@pytest.mark.matrix
 def test_servers_that_cannot_start(bed: Bed, tmp_path: Path) -> None:
     options = ["--data-dir", str(tmp_path / "data"), "--log-storage", str(tmp_path / "log")]
     taken = weir(bed, "server", "--addr", bed.processes[0].address, "--etcd", bed.etcd.url, *options)

@@ -32,6 +32,7 @@ def _names(bed: Bed, feed: str) -> set[str]:
     return {table.table for table in view.tables}
 
 
+@pytest.mark.matrix
 def test_new_tables_are_published_and_copied(bed: Bed) -> None:
     for feed, mode in ((UPSERT, SinkMode.UPSERT), (CHANGELOG, SinkMode.CHANGELOG)):
         bed.create_feed(feed, mode)

@@ -80,6 +80,7 @@ def copied(bed: Bed, feed: str) -> None:
     bed.wait_for("all tables are copied", is_copied)
 
 
+@pytest.mark.matrix
 def test_what_the_page_says_is_what_happens(
     bed: Bed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

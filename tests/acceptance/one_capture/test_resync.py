@@ -90,6 +90,7 @@ def test_diff_sums_both_sides_and_names_the_row_that_differs(bed: Bed) -> None:
     assert [one.differences for one in found if one.table == "public.item"] == [("id=7: differs in value",)]
 
 
+@pytest.mark.matrix
 def test_rows_are_repaired_under_load(bed: Bed) -> None:
     """First what another writer has changed, before anybody noticed; then what looks like our own commits."""
     ours = [({"id": "7"}, "updated", ("value",))]
@@ -136,6 +137,7 @@ def newest_diff(bed: Bed, feed: str = SHOP) -> LastDiff:
     return bed.query(feed).last_diff or LastDiff(time=0.0, error="none yet")
 
 
+@pytest.mark.matrix
 def test_what_the_page_says_is_what_happens(
     bed: Bed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

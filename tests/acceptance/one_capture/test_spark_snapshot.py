@@ -146,6 +146,7 @@ def test_a_batch_query_reads_the_table_and_what_follows(bed: Bed, tmp_path: Path
         assert found.fetchall() == ([] if feed == UPSERT else [(1, 2, 5, "insert", None, 0, None)])
 
 
+@pytest.mark.matrix
 def test_what_has_no_snapshot_says_what_to_do(bed: Bed) -> None:
     with pytest.raises(
         ConfigError, match="has sink-mode changelog, of which there is no snapshot: read from startingTs"
@@ -156,6 +157,7 @@ def test_what_has_no_snapshot_says_what_to_do(bed: Bed) -> None:
         start(bed, "nothing").pin(None)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("feed", [UPSERT, ICEBERG])
 def test_a_quiet_table_begins_at_the_checkpoint(bed: Bed, feed: str) -> None:
     """Its last flush may be so long ago that the log of that time was removed."""
@@ -166,6 +168,7 @@ def test_a_quiet_table_begins_at_the_checkpoint(bed: Bed, feed: str) -> None:
     assert pinned.recorded < ts <= pinned.ts
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("feed", "scheme"), [(UPSERT, "delta+file"), (ICEBERG, "iceberg+file")])
 def test_a_snapshot_that_is_gone_says_so(bed: Bed, tmp_path: Path, feed: str, scheme: str) -> None:
     begin = start(bed, feed)

@@ -77,6 +77,7 @@ def test_a_table_skips_what_an_operator_confirms(bed: Bed) -> None:
     assert ids(bed, "item", above=9100) == [9101, 9102, 9103]
 
 
+@pytest.mark.matrix
 def test_who_writes_at_the_source_can_ask_for_the_same(bed: Bed) -> None:
     def signal(kind: str, data: str) -> None:
         bed.execute(f"INSERT INTO weir_signal (kind, data) VALUES ('{kind}', '{data}')")

@@ -64,6 +64,7 @@ def test_a_comparison_does_not_need_silence(bed: Bed) -> None:
     assert len({diff.ts for diff in diffs}) == 1
 
 
+@pytest.mark.matrix
 def test_a_capture_that_leaves_gives_everything_away(bed: Bed) -> None:
     """Nobody waits for a lease: the leaver's tables and workers are elsewhere before it exits."""
     leaver = bed.sync_worker("paused")

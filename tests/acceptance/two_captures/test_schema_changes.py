@@ -103,6 +103,7 @@ def test_the_owner_falls_at_a_schema_change(bed: Bed, traps: Path, point: Point)
     check_diff(bed)
 
 
+@pytest.mark.matrix
 def test_a_new_table_a_new_name_and_another_key(bed: Bed) -> None:
     with bed.load():
         bed.execute(
@@ -134,6 +135,7 @@ def publish(bed: Bed, table: str) -> str:
     return "".join(f"ALTER PUBLICATION {name} ADD TABLE {table}; " for (name,) in rows)
 
 
+@pytest.mark.matrix
 def test_what_cannot_follow_waits_alone(bed: Bed) -> None:
     """Its table is held, with the reason shown; the others flow, and the checkpoint with them."""
     bed.execute("ALTER TABLE thing ALTER t TYPE text USING 'no'; UPDATE thing SET t = 'moment' WHERE id = 1")

@@ -107,6 +107,7 @@ def test_readers_get_each_change_once_over_a_kill_of_the_owner(bed: Bed) -> None
     assert counted(pa.concat_tables(reader.found)) == expected
 
 
+@pytest.mark.matrix
 def test_the_log_is_kept_for_a_reader_until_it_is_closed(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     feed, log = feed_of(bed, 1), bed.directory / "log" / CHANGELOG / "main"
     bed.ask(lambda client: client.open_subscription(CHANGELOG, SubscriptionAsked(name="idle", table="public.account")))

@@ -122,6 +122,7 @@ class Summer:
         return []
 
 
+@pytest.mark.matrix
 async def test_sum_of_what_five_workers_increment(etcd_url: str, cluster: str) -> None:
     summer = Summer(cluster, total=5 * 100)
     with anyio.fail_after(HANG_S):
@@ -157,6 +158,7 @@ class Banker:
         return [commit(add(names[0], -amount), add(names[1], amount))]
 
 
+@pytest.mark.matrix
 async def test_bank_whose_tellers_restart_at_random(etcd_url: str, cluster: str) -> None:
     bankers = [Banker(cluster, seed) for seed in range(BANKERS)]
 
@@ -303,6 +305,7 @@ async def _count_while_etcd_is_killed(directory: Path, cluster: str) -> None:
     assert worker.statistics().commits <= int(item.value) <= worker.statistics().commits + 4
 
 
+@pytest.mark.matrix
 async def test_records_of_twenty_thousand_tables_are_changed_when_all_captures_read_them(
     etcd_url: str, cluster: str
 ) -> None:

@@ -33,6 +33,7 @@ def test_many_objects_that_go_at_once_are_not_taken_for_garbage() -> None:
     assert 2 not in looks
 
 
+@pytest.mark.matrix
 def test_nothing_is_collected_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     collects: list[bool] = []
 

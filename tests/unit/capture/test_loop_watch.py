@@ -14,6 +14,7 @@ def hold_the_loop(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
+@pytest.mark.matrix
 async def test_code_that_blocks_the_loop_is_named_once_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_watch, "LIMIT_S", 0.3)
     watch = LoopWatch()

@@ -436,6 +436,7 @@ def test_values(kind: str, take: Callable[[str], object], text: str) -> None:
     is_one_line(str(found.value))
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize(
     ("load", "text"),
     [*((load_changefeed_config, text) for text in CHANGEFEEDS), *((load_server_settings, text) for text in SERVERS)],
@@ -448,6 +449,7 @@ def test_files(load: Callable[[Path], object], text: str, tmp_path: Path) -> Non
     is_one_line(str(found.value))
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("line", COMMANDS)
 def test_command_lines(
     line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

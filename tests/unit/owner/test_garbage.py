@@ -19,6 +19,7 @@ from reactor.effects import Answer, Send
 from reactor.ids import MAX_TS, ChangefeedId
 from reactor.records.changefeed import FeedState
 from reactor.views import ChangefeedView
+from tests.example_counts import many
 from tests.unit.owner.owner_build import FEED, A, B, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
 
@@ -151,7 +152,10 @@ def check_messages(cluster: SmallCluster) -> None:
         assert isinstance(frame, frames.Data), Send(message)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@pytest.mark.matrix
+@settings(
+    max_examples=many(40), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(data=st.data())
 def test_values_under_a_changefeeds_keys_hurts_that_changefeed_alone(data: st.DataObject) -> None:
     cluster = healthy()
@@ -165,7 +169,9 @@ def test_values_under_a_changefeeds_keys_hurts_that_changefeed_alone(data: st.Da
     check_alive(cluster, hurt={FEED})
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=many(20), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(data=st.data())
 def test_values_under_the_clusters_own_keys_ends_nobodys_tick(data: st.DataObject) -> None:
     cluster = healthy()
@@ -198,6 +204,7 @@ def with_value(example: Any, path: tuple[str | int, ...], value: object) -> byte
     return json.dumps(changed).encode()
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: type(place).__name__)
 def test_no_value_of_any_field_ends_a_tick_or_makes_a_message_that_nobody_can_read(place: keys.Key) -> None:
     cluster = healthy()

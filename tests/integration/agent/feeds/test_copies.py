@@ -100,6 +100,7 @@ def site(server: EmbeddedPostgres | EmbeddedMariaDB, tmp_path: Path) -> Site:
     return site_of(server, tmp_path, SinkMode.UPSERT)
 
 
+@pytest.mark.matrix
 def test_a_table_that_took_the_name_is_not_copied_for_the_one_that_had_it(
     postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:

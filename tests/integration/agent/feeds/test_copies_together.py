@@ -99,6 +99,7 @@ def rows(site: Site) -> dict[str, list[tuple[int, str]]]:
 EXPECTED = {f"t{number}": [(id, str(number)) for id in range(number)] for number in range(5)}
 
 
+@pytest.mark.matrix
 def test_small_tables_share_a_snapshot_and_their_jobs(site: Site, opened: list[int]) -> None:
     executor = InlineExecutor()
     results = copied(site, executor=executor)
@@ -116,6 +117,7 @@ def test_small_tables_share_a_snapshot_and_their_jobs(site: Site, opened: list[i
     assert rows(site) == EXPECTED | {"t4": [(0, "4")]}
 
 
+@pytest.mark.matrix
 def test_what_was_begun_before_continues_alone(site: Site, opened: list[int]) -> None:
     def lose(_: str) -> None:
         raise JobError("the executor is gone")
@@ -129,6 +131,7 @@ def test_what_was_begun_before_continues_alone(site: Site, opened: list[int]) ->
     assert rows(site) == EXPECTED
 
 
+@pytest.mark.matrix
 def test_each_table_is_a_suspect_when_its_group_has_ended_a_process(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +184,7 @@ def test_a_table_that_the_source_refuses_leaves_the_others_together(
     assert [name for name, result in results.items() if isinstance(result, tuple)] == ["t0", "t1", "t2", "t4"]
 
 
+@pytest.mark.matrix
 def test_a_table_that_goes_while_the_group_begins_is_none_of_the_others_trouble(
     site: Site, monkeypatch: pytest.MonkeyPatch, opened: list[int]
 ) -> None:

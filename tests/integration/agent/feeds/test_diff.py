@@ -113,7 +113,7 @@ def test_times_are_compared_as_the_sink_writes_them() -> None:
     assert compare("public.t", lambda: ours, lambda: theirs, key=KEY).equal
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     ours=st.lists(st.tuples(st.integers(0, 5), st.sampled_from("ab"), st.none()), max_size=8),
     theirs=st.lists(st.tuples(st.integers(0, 5), st.sampled_from("ab"), st.none()), max_size=8),

@@ -76,7 +76,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sample(0.1)
+@pytest.mark.sample(0.05)
 @pytest.mark.parametrize("shape", ["k", "k, b", "b, k"])
 @pytest.mark.parametrize(("bed", "kind", "values"), CASES, indirect=["bed"])
 def test_differences_are_found_and_repaired(

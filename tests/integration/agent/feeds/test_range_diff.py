@@ -36,7 +36,7 @@ from reactor.records.tables.table import TableRecord
 from tests.mysql_server import EmbeddedMysql
 from tests.shared_postgres import give_back
 
-pytestmark = pytest.mark.sample(0.3)  # cases of two databases each
+pytestmark = pytest.mark.sample(0.15)  # cases of two databases each
 
 POSTGRES = {
     "a": ("smallint", "(i % 7)::smallint"),

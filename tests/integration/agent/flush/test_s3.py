@@ -123,7 +123,7 @@ def other_process() -> None:
     find._kept._values.clear()
 
 
-@pytest.mark.sample(0.3)
+@pytest.mark.sample(0.15)
 @pytest.mark.parametrize("options", ["", "?deletion_vectors=true"])
 @pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
 def test_requests_of_a_flush(proxy: StoreProxy, mode: SinkMode, options: str) -> None:
@@ -150,7 +150,7 @@ def test_requests_of_a_flush(proxy: StoreProxy, mode: SinkMode, options: str) ->
         assert len(rig.rows()) == 2 + 6 * 2
 
 
-@pytest.mark.sample(0.3)
+@pytest.mark.sample(0.15)
 @pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
 def test_a_checkpoint_is_not_on_the_way_of_a_flush(
     proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch, mode: SinkMode
@@ -179,6 +179,7 @@ def test_a_checkpoint_is_not_on_the_way_of_a_flush(
     assert len(rig.rows()) == number
 
 
+@pytest.mark.matrix
 def test_another_machine_reads_a_segment_once(
     proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -206,6 +207,7 @@ def test_what_lay_there_before_is_not_taken_for_what_lies_there_now(proxy: Store
         ObjectStore(root).remove(directories.MARKER)
 
 
+@pytest.mark.matrix
 def test_a_store_that_is_too_busy_is_asked_again(proxy: StoreProxy) -> None:
     rig = Rig(SinkMode.UPSERT)
     rig.append(110, inserted(105, 1, "a", "x"), deleted(106, 2, None, None))

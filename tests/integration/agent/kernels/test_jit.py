@@ -61,6 +61,7 @@ decode_even = loop(_byte, types.int64, _is_even)
 """
 
 
+@pytest.mark.matrix
 def test_a_loop_over_plain_functions_is_found_by_the_next_process(tmp_path: Path) -> None:
     (_few(tmp_path, "fixed.py") / "loops.py").write_text(_LOOPS)
     imports, cache = "from agent.kernels import loops", tmp_path / "cache"

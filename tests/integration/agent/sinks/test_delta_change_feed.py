@@ -50,7 +50,7 @@ def _change_files(bed: Bed) -> list[Path]:
     return list((Path(_location(bed)) / change_feed.DIRECTORY).rglob("*.parquet"))
 
 
-@pytest.mark.sample(0.3)
+@pytest.mark.sample(0.08)
 @pytest.mark.parametrize("options", ["", "&soft_delete=true&synced_at=true"], ids=["plain", "marks"])
 @pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "rewritten"])
 @pytest.mark.parametrize("is_large", [True, False], ids=["in-parts", "whole"])

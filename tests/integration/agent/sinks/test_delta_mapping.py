@@ -40,7 +40,7 @@ from tests.unit.agent.changes_build import (
     update,
 )
 
-pytestmark = pytest.mark.sample(0.5)
+pytestmark = pytest.mark.sample(0.25)
 Row = tuple[Any, ...]
 MAPPED = "?column_mapping=name"
 VECTORS = "?column_mapping=name&deletion_vectors=true"

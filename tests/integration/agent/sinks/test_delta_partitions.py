@@ -50,7 +50,7 @@ _ARROW = pa.schema(
     ]
 )
 
-pytestmark = pytest.mark.sample(0.25)
+pytestmark = pytest.mark.sample(0.12)
 _NAMES = list(_ARROW.names)
 _LANDS = ["de", "☃ snow/=", "a b%20&?#", " lead:", "x\ny\\\"'", "__HIVE__", "%2F..", "NULL"]
 _MOMENTS = [datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC), datetime(2024, 2, 29, 12, tzinfo=UTC)]
@@ -120,7 +120,7 @@ def _values(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(value.replace(tzinfo=UTC) if getattr(value, "tzinfo", None) else value for value in row.values())
 
 
-@pytest.mark.sample(0.15)
+@pytest.mark.sample(0.06)
 @pytest.mark.parametrize("options", ["", _VECTORS], ids=["rewritten", "vectors"])
 @pytest.mark.parametrize("column", _COLUMNS)
 def test_rows_move_between_partitions(
@@ -289,6 +289,7 @@ def _as(arrow: pa.DataType, value: int | None) -> Any:
     return str(value) if arrow == pa.string() else str(value).encode()
 
 
+@pytest.mark.sample(0.06)
 @pytest.mark.parametrize("mode", SinkMode)
 def test_a_copy_takes_another_layout(mode: SinkMode, tmp_path: Path) -> None:
     """A changelog and a history keep their rows in it."""

@@ -34,7 +34,7 @@ from tests.unit.agent.changes_build import (
     update,
 )
 
-pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.25)  # make matrix runs the others
 
 _SINKS = ("iceberg", "delta")
 _COLUMNS = ("_valid_from", "_valid_to", "_is_current")

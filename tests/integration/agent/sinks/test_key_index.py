@@ -151,6 +151,7 @@ class _Story:
         assert rows == sorted(((*self._value(at), v) for at, v in self.held.items()), key=repr)
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("uri", SINKS, ids=["iceberg", "delta"])
 @pytest.mark.parametrize("kind", KEYS)
 def test_upserts_through_the_index(uri: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ def turns_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iceberg_upkeep, "_turns", {})
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.matrix
 @pytest.mark.in_turn("name")
 @pytest.mark.parametrize(
     "commits",

@@ -109,6 +109,7 @@ def _import_large(_: int) -> float:
     return time.time()
 
 
+@pytest.mark.matrix
 def test_a_later_worker_has_what_an_earlier_one_needed(spark_executor: SparkExecutor) -> None:
     [imported] = spark_executor.map(_import_large, [0], description="import")
     for _ in range(_WORKERS_MAX):
@@ -121,6 +122,7 @@ def test_a_later_worker_has_what_an_earlier_one_needed(spark_executor: SparkExec
     pytest.fail("no worker was forked again")
 
 
+@pytest.mark.matrix
 def test_a_jvm_that_dies_is_replaced(spark_executor: SparkExecutor, capfd: pytest.CaptureFixture[str]) -> None:
     other = SparkExecutor("local[2]")
     for executor in (spark_executor, other):

@@ -52,7 +52,7 @@ from tests.integration.agent.forks import PROCESSES
 from tests.patience import HANG_S, patient
 from tests.shared_postgres import give_back
 
-pytestmark = pytest.mark.sample(0.4)  # a snapshot each
+pytestmark = pytest.mark.sample(0.2)  # a snapshot each
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -268,6 +268,7 @@ async def test_segments_that_all_spans_have_passed_are_removed(rig: SyncRig) -> 
     assert len(rig.logged()) == 1
 
 
+@pytest.mark.matrix
 async def test_a_restart_of_the_server_is_waited_for(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path_factory.mktemp("pg"), unsafe_no_fsync=True) as server:
         rig = make_rig(server, tmp_path, _SCHEMA, ["a", "b", "c"])

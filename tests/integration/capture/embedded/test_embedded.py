@@ -75,6 +75,7 @@ def test_postgres_keeps_data_port_and_password_over_kills(tmp_path: Path) -> Non
         assert (tmp_path / "pg" / "state.json").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.matrix
 def test_postgres_forgets_a_half_made_data_directory(tmp_path: Path) -> None:
     (tmp_path / "pg" / "data.new" / "base").mkdir(parents=True)
     with EmbeddedPostgres(tmp_path / "pg", unsafe_no_fsync=True) as part:
@@ -100,6 +101,7 @@ def test_mariadb_writes_a_binlog_that_describes_itself(mariadb: EmbeddedMariaDB)
         pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root", password="")
 
 
+@pytest.mark.matrix
 def test_mariadb_keeps_data_port_and_password_over_kills(tmp_path: Path) -> None:
     (tmp_path / "my" / "data.new" / "mysql").mkdir(parents=True)  # left by a run that was killed
     with EmbeddedMariaDB(tmp_path / "my", settings={"max_binlog_size": "4096"}) as part:
@@ -131,6 +133,7 @@ def test_etcd_keeps_its_url_over_restarts(tmp_path: Path) -> None:
     assert not part.is_running
 
 
+@pytest.mark.matrix
 def test_an_etcd_that_was_killed_at_its_first_start_starts_again(tmp_path: Path) -> None:
     """Once it has made its first file it does not start over, and without a record of its member it never has
     a leader."""
@@ -156,6 +159,7 @@ def test_what_an_etcd_has_stored_is_kept_without_its_state_file(tmp_path: Path) 
     assert {path.name for path in (tmp_path / "data").glob("member/wal/*.wal")} == before
 
 
+@pytest.mark.matrix
 def test_an_etcd_with_a_certificate_answers_nobody_else_on_this_machine(tmp_path: Path) -> None:
     """Neither clients nor peers: whoever writes to the store owns the cluster. It takes over what one without has."""
     with EmbeddedEtcd(tmp_path / "etcd", unsafe_no_fsync=True) as plain:
@@ -218,6 +222,7 @@ def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
         EmbeddedEtcd(tmp_path).start()
 
 
+@pytest.mark.matrix
 def test_parts_that_do_not_start_name_their_log(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "pg", unsafe_no_fsync=True):
         pass

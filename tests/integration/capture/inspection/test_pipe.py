@@ -4,10 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from agent.sources.mysql.decode import wire
 from tests.binlog_files import BinlogFile, query
 
 
+@pytest.mark.matrix
 def test_a_pipe_that_is_closed_is_quiet(tmp_path: Path) -> None:
     file = BinlogFile()
     for _ in range(5000):

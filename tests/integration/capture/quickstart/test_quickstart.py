@@ -67,6 +67,7 @@ async def run(directory: Path, cluster: MagicCluster) -> Summary:
         return await quickstart.run()
 
 
+@pytest.mark.matrix
 async def test_a_run_makes_loads_watches_and_compares(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     cluster = MagicCluster()
     summary = await run(tmp_path, cluster)
@@ -84,7 +85,7 @@ async def test_a_run_makes_loads_watches_and_compares(tmp_path: Path, capfd: pyt
     assert "pgbench makes" not in capfd.readouterr().err
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.25)
 async def test_a_difference_is_reported(tmp_path: Path) -> None:
     cluster = MagicCluster()
     cluster.diffs = [views.TableDiff(table="a.t", equal=False, differences=("id=1: missing in the sink",))]
@@ -93,7 +94,7 @@ async def test_a_difference_is_reported(tmp_path: Path) -> None:
     assert summary.differences == {"a.t": ("id=1: missing in the sink",)}
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.25)
 async def test_a_changefeed_that_fails_ends_the_run(tmp_path: Path) -> None:
     cluster = MagicCluster()
     cluster.fails = True

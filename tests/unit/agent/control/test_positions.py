@@ -219,6 +219,7 @@ async def test_the_work_of_a_flush_does_not_grow_with_quiet_tables() -> None:
     assert lake.sizes[-4:] == [(0, 2)] * 4, "the two that change"
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.looptime
 @pytest.mark.parametrize("seed", range(30))
 async def test_nothing_is_passed_over_whatever_happens(seed: int) -> None:

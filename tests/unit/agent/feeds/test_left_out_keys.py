@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agent.feeds.left_out_keys import key_log
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, UPDATE
+from tests.example_counts import many
 from tests.unit.agent.changes_build import UNCHANGED, Change, changes, delete, insert, truncate, update
 
 Rows = dict[int, tuple[Any, ...]]
@@ -100,7 +101,8 @@ _MOVED = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.matrix
+@settings(max_examples=many(300), deadline=None)
 @example(held={}, lacking={1: ("2", "2")}, steps=_MOVED, cuts=[])
 @given(
     held=_rows,

@@ -91,6 +91,7 @@ BACKLOGS: Final = {
 }
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize(
     ("backlog", "least"),
     [
@@ -106,6 +107,7 @@ def test_a_backlog_keeps_all_cores_busy(backlog: str, least: dict[int, float]) -
     assert {cores: found[cores] for cores in least if found[cores] < least[cores]} == {}
 
 
+@pytest.mark.matrix
 def test_more_cores_never_take_longer() -> None:
     for name in BACKLOGS:
         found = list(speed_ups(name).values())

@@ -133,6 +133,7 @@ def test_a_key_that_moves_to_another_span_is_a_delete_there_and_an_insert_here()
     assert stays.unchanged["v"].tolist() == [True]
 
 
+@pytest.mark.matrix
 @given(
     st.lists(
         st.tuples(st.sampled_from([INSERT, UPDATE, DELETE]), *[st.integers(0, 30)] * 2, st.booleans()),

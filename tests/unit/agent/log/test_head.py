@@ -283,6 +283,7 @@ async def test_the_head_never_passes_a_schema_change_that_is_not_stored(lost: in
     assert await log.read_ddl() == found
 
 
+@pytest.mark.matrix
 async def test_ten_thousand_tables_are_held_at_one_position() -> None:
     etcd = holding()
     log = writer(etcd)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from agent.errors import TableHeldError
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, Changes
 from agent.rows.fold import NetChanges, net_changes
+from tests.example_counts import many
 from tests.unit.agent.changes_build import ARROW, UNCHANGED, Change, changes, delete, insert, truncate, update
 
 Table = dict[int, tuple[Any, ...]]
@@ -166,7 +167,8 @@ def _split(sent: list[Change], cuts: list[int]) -> list[Changes]:
     return [changes(sent[start:end]) for start, end in pairwise(edges)]
 
 
-@settings(max_examples=400, deadline=None)
+@pytest.mark.matrix
+@settings(max_examples=many(400), deadline=None)
 @given(
     stored=st.dictionaries(_keys, st.tuples(_texts, _texts), max_size=4),
     steps=st.lists(_steps, max_size=25),
@@ -185,7 +187,8 @@ def test_net_changes_do_what_the_changes_did(
         assert not set(net.upserts.column("id").to_pylist() if net.upserts.num_columns else []) & set(before)
 
 
-@settings(max_examples=400, deadline=None)
+@pytest.mark.matrix
+@settings(max_examples=many(400), deadline=None)
 @given(
     stored=st.dictionaries(_keys, st.tuples(_texts, _texts), max_size=4),
     gone=st.dictionaries(_keys, st.tuples(_texts, _texts), max_size=2),

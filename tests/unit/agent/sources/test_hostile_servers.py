@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agent.errors import SourceError
 from agent.sources.mysql.server import connection as mysql
 from agent.sources.postgres.server import connection as postgres
+from tests.example_counts import many
 from tests.unit.agent.sources.test_clear_passwords import Impostor
 
 _OK = b"\0\0\0\2\0\0\0"
@@ -105,7 +106,7 @@ def packets(parts: list[tuple[int, bytes]], first: int) -> bytes:
     return b"".join(framed)
 
 
-@settings(max_examples=60)
+@settings(max_examples=many(60))
 @given(messages=st.lists(_POSTGRES, max_size=6))
 def test_postgresql(messages: list[bytes]) -> None:
     with server(says(*messages)) as port:
@@ -114,7 +115,7 @@ def test_postgresql(messages: list[bytes]) -> None:
         refusal(port, ask_postgres)
 
 
-@settings(max_examples=60)
+@settings(max_examples=many(60))
 @given(parts=st.lists(_MYSQL, max_size=6))
 def test_mysql(parts: list[tuple[int, bytes]]) -> None:
     with server(says(packets(parts, 0))) as port:

@@ -23,6 +23,7 @@ async def asked(url: str, *, token: str, ca_file: str = "") -> object:
     return await to_thread.run_sync(ask)
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("case", SERVERS)
 async def test_a_wrong_certificate_is_named_with_its_cure(case: str, tmp_path: Path) -> None:
     root = certificates.authority(tmp_path)

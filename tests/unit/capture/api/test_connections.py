@@ -30,6 +30,9 @@ _BUNDLE = b"GET /static-offline-docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: loca
 _REQUEST = b"GET /api/v2/changefeeds HTTP/1.1\r\nHost: localhost\r\n"
 
 
+_LOOPS = [pytest.param(False, id="asyncio", marks=pytest.mark.matrix), pytest.param(True, id="uvloop")]
+
+
 def on_both_loops(story: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Run a test on asyncio's loop and on uvloop, which captures run on."""
 
@@ -40,7 +43,7 @@ def on_both_loops(story: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     own = Parameter("is_uvloop", Parameter.KEYWORD_ONLY, annotation=bool)
     test.__signature__ = Signature([*named, own])  # type: ignore[attr-defined]
     test.__name__ = story.__name__
-    marked: Callable[..., None] = pytest.mark.parametrize("is_uvloop", [False, True], ids=["asyncio", "uvloop"])(test)
+    marked: Callable[..., None] = pytest.mark.parametrize("is_uvloop", _LOOPS)(test)
     return marked
 
 
@@ -167,6 +170,7 @@ async def test_what_follows_a_refused_beginning_is_no_error(
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
+@pytest.mark.matrix
 async def test_over_tls_with_a_certificate_that_changes(tmp_path: Path) -> None:
     files = CertificateFiles(tmp_path / "certs")
     files.init("default")
@@ -234,6 +238,7 @@ def connections_to(port: int) -> int:
     return sum(one.laddr.port == port and bool(one.raddr) for one in found)
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("end", [b"\r\n", b"Connection: close\r\n\r\n"], ids=["kept", "closing"])
 @on_both_loops
 async def test_answers_that_nobody_reads_cost_nobody_a_place(end: bytes, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ async def test_those_that_send_nothing_cost_nobody_a_place(
             one.close()
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01", _HEALTH])
 @on_both_loops
 async def test_one_that_never_has_it_is_closed(

@@ -273,7 +273,7 @@ def raw_bodies(good_body: dict[str, Any]) -> Iterator[tuple[str, bytes, str]]:
         yield f"content type {kind!r}", text.encode(), kind
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.1)
 @named(CHANGES)
 async def test_bodies_that_are_no_json_of_one_meaning(method: str, path: str, operation: dict[str, Any]) -> None:
     target = Target()
@@ -284,7 +284,7 @@ async def test_bodies_that_are_no_json_of_one_meaning(method: str, path: str, op
             await target.refuses(client, what, method, filled(path), content=content, headers=headers)
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.1)
 @named(WITH_BODY)
 async def test_values_of_another_type_or_out_of_bounds(method: str, path: str, operation: dict[str, Any]) -> None:
     target, schema = Target(), body_of(operation)
@@ -314,7 +314,7 @@ def _reads(value: object, parameter: dict[str, Any]) -> bool:
     return False
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.1)
 @named(ROUTES)
 async def test_paths_and_queries(method: str, path: str, operation: dict[str, Any]) -> None:
     """What a route does not know it would ignore: a dry run that is asked for in the wrong place is none."""
@@ -350,6 +350,7 @@ async def test_paths_and_queries(method: str, path: str, operation: dict[str, An
             target.cluster.calls.clear()
 
 
+@pytest.mark.sample(0.2)
 @named(ROUTES)
 async def test_good_requests_pass(method: str, path: str, operation: dict[str, Any]) -> None:
     """Without this, all tests of this file would pass if everything were refused."""

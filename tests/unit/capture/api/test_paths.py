@@ -85,6 +85,7 @@ async def behind_another(owner: MemoryCluster) -> AsyncIterator[httpx.AsyncClien
             yield client
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize(
     "part",
     ["shop%3F", "shop%3Fx=1", "shop%23", "shop%23x", "shop%2F", "shop%253F", "shop%3B", "%2e%2e", "x%2F..%2Fshop"],

@@ -80,6 +80,7 @@ def test_a_changefeed_from_creation_to_removal(capsys: pytest.CaptureFixture[str
     assert cluster.feeds == {}
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize(
     "command",
     [

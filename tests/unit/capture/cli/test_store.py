@@ -136,6 +136,7 @@ def test_what_cannot_be_used_is_named(
     assert not (tmp_path / "none.db").exists()
 
 
+@pytest.mark.matrix
 def test_a_password_is_not_repeated(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = "postgresql://weir:very-secret@127.0.0.1:1/weir"
     assert run("migrate", url(source), target, "--cluster-id", CLUSTER) == 1

@@ -107,6 +107,7 @@ def test_a_relay_log_changes_its_form_in_the_midst(tmp_path: Path) -> None:
     assert [row.after for one in events for row in one.rows] == [{"@1": "3"}]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("step", [43, pytest.param(11, marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("age", ["5.5", "5.7", "mariadb"])
 def test_a_file_that_is_cut_off_shows_what_comes_before(

@@ -315,6 +315,7 @@ async def test_before_a_greeting_only_small_frames_are_read() -> None:
         await still_speaks(bed, a)
 
 
+@pytest.mark.matrix
 async def test_idle_connections_are_few_and_short() -> None:
     """Far more of them than there are places: each is closed, captures greet, and it is logged once or twice."""
     bed = Bed()

@@ -33,6 +33,7 @@ from reactor.messages import (
     WorkerStatus,
 )
 from reactor.records.changefeed import RunningError, Unit
+from tests.example_counts import many
 
 ints = st.integers(min_value=0, max_value=(1 << 63) - 1)
 timestamps = ints.map(Ts)
@@ -159,14 +160,16 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@pytest.mark.matrix
+@settings(max_examples=many(300))
 @given(kind=st.integers(0, 8), rest=st.lists(values, max_size=7))
 def test_wellformed_nonsense_is_a_frame_or_a_protocol_error(kind: int, rest: list[object]) -> None:
     with contextlib.suppress(ProtocolError):
         frames.Decoder().feed(framed([kind, *rest]))
 
 
-@settings(max_examples=300)
+@pytest.mark.matrix
+@settings(max_examples=many(300))
 @given(tag=st.integers(0, 8), body=st.lists(values, max_size=7))
 def test_nonsense_in_a_body_is_a_message_or_a_protocol_error(tag: int, body: list[object]) -> None:
     with contextlib.suppress(ProtocolError):

@@ -226,6 +226,7 @@ LIMITS: tuple[dict[str, str], ...] = ({}, {"maxBytesPerTrigger": "25"}, {"maxRow
 CASES = [(seed, count) for count in (1, 2, 3) for seed in range(count * 100, count * 100 + 8)]
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 @pytest.mark.parametrize("start", STARTS, ids=str)
 @pytest.mark.parametrize("log", CASES, ids=str, indirect=True)

@@ -66,6 +66,7 @@ def test_no_part_of_a_password_is_left_in_a_uri(password: str, end: str) -> None
     assert mask_uri(shown) == shown
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("scheme", ["delta+az://c/x", "postgresql://u@h/d", "iceberg+rest://h"])
 @pytest.mark.parametrize(
     "name",

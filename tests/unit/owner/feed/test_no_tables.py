@@ -63,6 +63,7 @@ def test_the_checkpoint_follows_the_log_when_the_last_table_is_dropped() -> None
     check_flows(without_tables(), 1000)
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("order", list(itertools.permutations(DISTURBANCES, 2)))
 def test_tables_come_and_go_whatever_happens_in_between(order: tuple[str, ...]) -> None:
     cluster = without_tables()

@@ -103,6 +103,7 @@ def feeds(count: int) -> list[ChangefeedId]:
     return [ChangefeedId(f"f{number}") for number in range(count)]
 
 
+@pytest.mark.matrix
 def test_a_thousand_owners_of_a_capture_write_once() -> None:
     store, shared = Store(), SharedProgress(A, OwnerSettings())
     for id in feeds(1000):
@@ -214,6 +215,7 @@ def test_the_progress_of_a_capture_that_is_gone_is_moved_to_the_status_and_delet
     assert (feed.stored_status.checkpoint_ts, state.progress) == (500, {})
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("seed", range(30))
 def test_progress_never_goes_back_over_moves_except_when_it_is_told_to(seed: int) -> None:
     """Owners of two captures, any order of writes, moves, changes by operators, and changefeeds that come again."""

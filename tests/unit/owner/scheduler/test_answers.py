@@ -79,6 +79,7 @@ def test_parts_are_everything_in_order(count: int) -> None:
     assert parts, "nothing is said in one part, too"
 
 
+@pytest.mark.matrix
 def test_many_spans_of_one_capture_come_to_a_new_owner_in_parts() -> None:
     pair = _Pair(Agent(A, FEED, gate=Gate("run", 1, version="0.1.0")), 1)
     while not pair.coordinator.span_index.held_by(A) or not pair.coordinator.span_index.is_whole:

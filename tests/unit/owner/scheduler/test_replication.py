@@ -269,6 +269,7 @@ _STARTS = [
 ]
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("start", range(len(_STARTS)))
 def test_every_sequence_of_any_length_keeps_the_invariants(start: int) -> None:
     """Every reachable (state, roles, possible writers), with every status, add, move, removal and death in each.

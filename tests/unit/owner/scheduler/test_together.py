@@ -186,6 +186,7 @@ class _World:
 _MANY = [pytest.param(seed, marks=pytest.mark.matrix) for seed in range(12, 200)]
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("seed", [*range(12), *_MANY])
 def test_no_position_is_ahead_of_its_span_whatever_is_lost(seed: int) -> None:
     world = _World(Random(seed), older=seed % 3 == 2)

@@ -21,6 +21,7 @@ from reactor.effects import Send
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import Barrier, Message, SpanCheckpoint
 from reactor.records.changefeed import RunningError
+from tests.example_counts import many
 from tests.unit.owner.owner_build import FEED
 
 _SETTINGS = SchedulerSettings(heartbeat_s=1.0, full_heartbeat_s=2.0, check_balance_interval_s=5.0)
@@ -192,7 +193,7 @@ class _Cluster:
         return Coordinator(Identity(owner, FEED, "0.1.0", revision, 1), _SETTINGS)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=many(100), deadline=None, derandomize=True)
 @given(st.integers(0, 1 << 32), st.integers(20, 300))
 def test_one_writer_always_and_all_spans_written_in_the_end(seed: int, steps: int) -> None:
     random = Random(seed)
@@ -213,7 +214,7 @@ def test_one_writer_always_and_all_spans_written_in_the_end(seed: int, steps: in
     raise AssertionError("it does not settle")
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=many(100), deadline=None, derandomize=True)
 @given(st.integers(0, 1 << 32))
 def test_moves_under_changing_owners_never_make_two_writers(seed: int) -> None:
     """From a settled cluster, where moves really begin; executors are slow to stop, and no owner stays for long."""

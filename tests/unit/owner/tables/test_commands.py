@@ -206,6 +206,7 @@ class Bed:
         )
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.matrix) for seed in range(8, 200))])
 def test_two_operators(seed: int) -> None:
     Bed(seed).run()

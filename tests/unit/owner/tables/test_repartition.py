@@ -202,7 +202,7 @@ def lose_the_answer(cluster: SmallCluster) -> None:
 FAULTS = [lose_owner, lose_capture, lose_owner_and_capture, fail_a_run, pause_and_resume, lose_the_answer]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("after", range(1, 16))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whatever_is_lost_wherever_it_continues(fault: Callable[[SmallCluster], None], after: int) -> None:
@@ -224,7 +224,7 @@ def test_whatever_is_lost_wherever_it_continues(fault: Callable[[SmallCluster], 
     assert cluster.checkpoint_ts() > before
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("second", range(1, 16, 2))
 @pytest.mark.parametrize("first", range(1, 16, 2))
 def test_two_new_owners_one_after_the_other(first: int, second: int) -> None:
@@ -308,6 +308,7 @@ def test_a_sync_point_waits_for_a_table_that_is_brought_together() -> None:
     assert len(cluster.reads) == 1
 
 
+@pytest.mark.matrix
 def test_another_wish_on_the_way_is_taken_up() -> None:
     for steps in range(1, 16):
         cluster = running("a", "b")

@@ -73,6 +73,7 @@ def test_a_value_that_would_fill_the_memory_is_refused() -> None:
         UnitRecord.decode(MAGIC + zlib.compress(bytes(65 << 20)), key="k")
 
 
+@pytest.mark.matrix
 def test_a_large_record_is_changed_once_all_captures_read_packed_ones() -> None:
     before = record(20_000).encode()
     refused = planned(before, format=8)

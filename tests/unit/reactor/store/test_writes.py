@@ -86,6 +86,7 @@ class Bed:
             assert len(item.key) + len(item.value) < KEY_MAX, item.key
 
 
+@pytest.mark.matrix
 def test_one_table_of_twenty_thousand_is_changed_in_one_part() -> None:
     bed = Bed()
     tables = [table(n) for n in range(20_000)]
@@ -109,6 +110,7 @@ def names(bed: Bed) -> set[str]:
     return set(value.names)
 
 
+@pytest.mark.matrix
 @settings(max_examples=12)
 @given(st.randoms(use_true_random=False))
 def test_any_changes_are_read_as_written_and_leave_no_part(chance: random.Random) -> None:
@@ -143,6 +145,7 @@ def test_any_changes_are_read_as_written_and_leave_no_part(chance: random.Random
             assert not is_pointer(value)
 
 
+@pytest.mark.matrix
 def test_a_change_that_needs_many_transactions_shows_with_the_last() -> None:
     bed = Bed()
     chance = random.Random(7)
@@ -161,6 +164,7 @@ def test_a_change_that_needs_many_transactions_shows_with_the_last() -> None:
     bed.check_sizes()
 
 
+@pytest.mark.matrix
 def test_parts_that_were_removed_meanwhile_are_noticed() -> None:
     """A writer is slow between its parts and its pointer; the owner removes what nobody names."""
     bed = Bed()
@@ -187,6 +191,7 @@ def test_the_same_change_has_the_same_parts() -> None:
     assert bed.plan(change).txn.is_empty
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("count", "is_packed"), [(5_000, False), (14_000, True)])
 def test_what_older_captures_stored_is_divided(count: int, *, is_packed: bool) -> None:
     bed = Bed(Feature.PACKED)
@@ -261,6 +266,7 @@ def test_events_of_one_revision_are_read_in_any_order() -> None:
     assert state.broken == {}
 
 
+@pytest.mark.matrix
 async def test_an_agent_reads_and_writes_the_same_form() -> None:
     from agent.units.records import UnitRecords
 

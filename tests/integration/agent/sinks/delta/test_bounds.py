@@ -22,7 +22,7 @@ from reactor.records.changefeed import SinkMode
 from tests.integration.agent.sinks.delta.test_sink import KEYED, flush, task
 from tests.unit.agent.changes_build import changes, insert, table_schema, update
 
-pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.25)  # make matrix runs the others
 
 _DAY_US = 86_400_000_000
 Key = Callable[[Random], Any]

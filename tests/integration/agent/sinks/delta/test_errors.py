@@ -43,6 +43,7 @@ def refused(sink: DeltaSink) -> SinkError:
     return said
 
 
+@pytest.mark.sample(0.2)
 @both_modes
 @pytest.mark.parametrize("number", PASSING)
 @pytest.mark.parametrize("call", ["link", "replace", "fsync"])

@@ -170,7 +170,7 @@ def test_what_changes_no_row_does_not_hold(
     assert refusal(sink) is None
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("way", WAYS)
 def test_any_order_of_others_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """The table is held iff something was changed and not undone; what is held is never written."""

@@ -111,6 +111,7 @@ def test_very_many_new_rows_come_part_by_part_and_in_one_commit(tmp_path: Path) 
     assert len(rows(sink)) == len(left)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("vectors", [True, False])
 def test_whatever_it_does_it_is_one_commit_and_nothing_of_it_is_merged_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool

@@ -48,7 +48,7 @@ def new(schema_name: str, name: str, table_id: int = 16384) -> TableRecord:
     return TableRecord.new(table_id, schema_name, name, key=KEYED.key, start_ts=KEYED.start_ts)
 
 
-@pytest.mark.sample(0.3)
+@pytest.mark.sample(0.15)
 @pytest.mark.parametrize("name", [name for name in (*NOT_NAMES, *NAMES) if len(name) <= 64])
 def test_a_new_table_lies_in_a_directory_of_its_own_whatever_it_is_called(tmp_path: Path, name: str) -> None:
     sink = sink_at(tmp_path / "lake")
@@ -107,7 +107,7 @@ def test_what_is_no_name_is_refused_in_one_line(tmp_path: Path, name: str) -> No
     assert not (tmp_path / "lake").exists()
 
 
-@pytest.mark.sample(0.3)
+@pytest.mark.sample(0.15)
 @pytest.mark.parametrize("name", NAMES)
 def test_all_other_names_are_written_under_themselves(tmp_path: Path, name: str) -> None:
     sink = sink_at(tmp_path)
@@ -130,7 +130,8 @@ def _tree(directory: str) -> dict[str, bytes]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.matrix
+@settings(max_examples=50, deadline=None)
 @given(schema_name=_parts, name=_parts, is_new=st.booleans())
 @example("..", "..", False)
 @example("..", "canary", False)

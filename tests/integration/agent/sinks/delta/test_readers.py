@@ -52,7 +52,10 @@ def reader(request: pytest.FixtureRequest) -> Reader:
     return found
 
 
-@pytest.fixture(scope="module", params=["vectors", "merged", "changelog"])
+@pytest.fixture(
+    scope="module",
+    params=["vectors", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("merged", "changelog"))],
+)
 def chapters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Chapter]:
     directory = tmp_path_factory.mktemp(request.param)
     mode = SinkMode.CHANGELOG if request.param == "changelog" else SinkMode.UPSERT
@@ -130,7 +133,7 @@ def _clock(us: int) -> str:
     return (_MOMENT + timedelta(microseconds=us)).time().isoformat()
 
 
-@pytest.mark.sample(0.12)
+@pytest.mark.sample(0.2)
 def test_every_row_is_read(reader: Reader, chapters: list[Chapter]) -> None:
     for chapter in chapters:
         found = _found(reader.rows(chapter.location), chapter.columns)
@@ -139,7 +142,7 @@ def test_every_row_is_read(reader: Reader, chapters: list[Chapter]) -> None:
             assert reader.count(chapter.location) == len(chapter.rows), chapter.name
 
 
-@pytest.mark.sample(0.15)  # a statistic is written for all readers in one way
+@pytest.mark.sample(0.2)
 def test_rows_are_found_by_conditions(reader: Reader, chapters: list[Chapter]) -> None:
     if not reader.has_sql:
         pytest.skip(f"{reader} takes none")
@@ -190,6 +193,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Story:
     return story
 
 
+@pytest.mark.sample(0.2)
 def test_vectors_of_every_form_are_read(reader: Reader, large: Story) -> None:
     assert sorted(reader.rows(large.location).column("id").to_pylist()) == list(large.rows)
     if reader.has_sql:

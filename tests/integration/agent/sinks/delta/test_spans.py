@@ -23,7 +23,7 @@ from reactor.records.changefeed import SinkMode
 from reactor.records.tables.table import TableRecord
 from tests.unit.agent.changes_build import ARROW, Change, changes, delete, insert, table_schema, truncate, update
 
-pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.25)  # make matrix runs the others
 
 TABLE = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
 ID = TABLE.table_id

@@ -64,6 +64,7 @@ def lake(request: pytest.FixtureRequest, object_store: RunStore) -> Lake:
     return Lake(object_store(request.param).uri, "?deletion_vectors=true")
 
 
+@pytest.mark.matrix
 def test_a_table_moves_with_its_name(lake: Lake) -> None:
     lake.sink.check([KEYED])
     for _ in range(2):
@@ -103,7 +104,7 @@ def ends_after(requests: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.sample(0.08)
+@pytest.mark.matrix
 @pytest.mark.parametrize("requests", range(_REQUESTS))
 def test_tables_that_change_names_with_each_other_wherever_a_crash_is(object_store: RunStore, requests: int) -> None:
     lake = Lake(object_store("s3").uri)
@@ -124,6 +125,7 @@ def test_tables_that_change_names_with_each_other_wherever_a_crash_is(object_sto
     assert not any("moving" in name for name in ObjectStore(lake.location).all_names())
 
 
+@pytest.mark.matrix
 def test_a_dropped_table_gives_way_and_another_does_not(object_store: RunStore) -> None:
     lake = Lake(object_store("s3").uri)
     lake.sink.alter([created(OTHER.with_(start_ts=Ts(120)), ts=121)])
@@ -164,6 +166,7 @@ def test_replaced_files_are_removed_and_small_ones_compacted(lake: Lake, monkeyp
     assert lake.rows() == before == sorted([*ROWS, (15, "n", None)], key=str)
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("status", [503, 429])
 def test_a_store_under_load_is_asked_again(object_store: RunStore, kind: str, status: int) -> None:

@@ -109,7 +109,7 @@ def test_what_was_not_there_moves_no_record(sink: DeltaSink) -> None:
     assert sink.committed_ts(KEYED, SPAN) == 100
 
 
-@pytest.mark.sample(0.3)
+@pytest.mark.matrix
 @pytest.mark.parametrize(("way", "small_bytes"), [("vectors", 1 << 20), ("small", 1 << 20), ("merged", 0)])
 def test_many_flushes_leave_few_files_and_the_right_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, small_bytes: int
@@ -178,6 +178,7 @@ def test_what_updates_left_out_is_looked_up_in_the_stored_row(sink: DeltaSink, m
     assert found[2_500] == ("again", "x", "y")
 
 
+@pytest.mark.matrix
 def test_tables_that_are_flushed_together_write_their_checkpoints_at_other_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def in_glue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     running.stop()
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize(
     "catalog", ["rest", "sqlite", "in_postgres", "in_glue", pytest.param("in_bucket", marks=pytest.mark.matrix)]
 )

@@ -51,6 +51,7 @@ def _described(item: LiveFile) -> tuple[object, ...]:
     return (item.path, item.manifest, file.content, file.file_size_in_bytes, *numbers, *(dict(one) for one in maps))
 
 
+@pytest.mark.matrix
 def test_what_is_kept_equals_what_is_stored(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through flushes, a compaction and joined manifests."""
     for turn in range(30):

@@ -28,7 +28,7 @@ from tests.integration.agent.sinks.iceberg.lake import table_of
 from tests.integration.agent.sinks.iceberg.test_readers import agree
 from tests.unit.agent.changes_build import delete, insert, random_turn, table_schema, truncate, update
 
-pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.25)  # make matrix runs the others
 
 _ARROW = pa.schema(
     [
@@ -111,7 +111,7 @@ def _physical(column: pa.ChunkedArray) -> list[Any]:
     return list(column.to_pylist())
 
 
-@pytest.mark.sample(0.25)
+@pytest.mark.sample(0.12)
 @pytest.mark.parametrize("name", _LAYOUTS)
 def test_rows_move_between_partitions(name: str, tmp_path: Path) -> None:
     bed, chance = _bed(tmp_path, _LAYOUTS[name]), random.Random(name)

@@ -116,6 +116,7 @@ def test_a_stale_commit_is_refused_and_not_repeated(bed: Bed) -> None:
     bed.assert_at(300)
 
 
+@pytest.mark.matrix
 def test_files_and_snapshots_do_not_pile_up(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small flushes: few live files, few snapshots, and what no snapshot names is removed from the disk."""
     monkeypatch.setattr(upkeep, "begin_if_due", lambda *_, **__: None)  # two at a time would be in each other's way

@@ -112,6 +112,7 @@ def test_dates_before_christ_are_kept(bed: Bed) -> None:
     assert found.column("moment").cast(pa.int64()).to_pylist() == micros.to_pylist()
 
 
+@pytest.mark.matrix
 def test_rows_that_are_gone_or_new_are_so_for_every_reader(bed: Bed) -> None:
     bed.load(*((at, f"n{at}", "b") for at in range(100)))
     rows = {at: (at, f"n{at}", "b") for at in range(100)}

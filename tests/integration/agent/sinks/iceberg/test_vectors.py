@@ -28,7 +28,7 @@ from tests.integration.agent.sinks.iceberg.lake import edit_metadata, place_of, 
 from tests.integration.agent.sinks.iceberg.test_readers import agree
 from tests.unit.agent.changes_build import delete, insert, update
 
-pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.25)  # make matrix runs the others
 
 
 @pytest.fixture
@@ -75,6 +75,7 @@ def _checked(table: Table) -> Live:
     return live
 
 
+@pytest.mark.matrix
 def test_each_data_file_has_one_vector(bed: Bed) -> None:
     bed.load(*((at, f"n{at}", "b") for at in range(100)))
     held = {at: (at, f"n{at}", "b") for at in range(100)}

@@ -10,6 +10,7 @@ from tests.integration.agent.sources.mysql.binlog_rig import run
 from tests.integration.agent.sources.mysql.log_rig import make_rig
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("last", ["INSERT INTO a VALUES (1)", "DROP TABLE c"], ids=["rows", "schema-change"])
 async def test_a_table_joins_at_the_end_of_an_idle_servers_log(
     server: EmbeddedMariaDB, tmp_path: Path, last: str

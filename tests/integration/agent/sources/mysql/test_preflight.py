@@ -18,7 +18,7 @@ from capture.embedded import EmbeddedMariaDB
 from reactor.records.changefeed import ChangefeedConfig, ColumnSelector, FilterConfig, SinkMode
 from tests.mysql_server import EmbeddedMysql, is_mariadb
 
-pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.25)  # make matrix runs the others
 
 _TABLES = {
     "orders": "(b int, a int, v text, PRIMARY KEY (b, a))",
@@ -216,6 +216,7 @@ def family(server: EmbeddedMariaDB) -> str:
     return f"mysql://child:pw@127.0.0.1:{server.port}/"
 
 
+@pytest.mark.sample(0.12)
 @pytest.mark.parametrize("table", _ACTIONS)
 def test_cascades_that_the_server_does_not_log_are_refused(
     server: EmbeddedMariaDB, family: str, table: str, capsys: pytest.CaptureFixture[str]

@@ -66,6 +66,7 @@ def test_the_begin_of_a_changefeed_is_there(server: EmbeddedMariaDB, database: s
     assert source.begin([]).ts > at.ts
 
 
+@pytest.mark.matrix
 def test_what_cannot_be_served_is_refused(flavour: type[EmbeddedMariaDB], tmp_path: Path) -> None:
     with flavour(tmp_path / "my", unsafe_no_fsync=True) as server:
         database = made_in(server)

@@ -16,7 +16,7 @@ from capture.embedded import EmbeddedPostgres
 from tests.integration.agent.sources.postgres.sink_copy import SinkCopy
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 
-pytestmark = pytest.mark.sample(0.25)  # cases of a few causes each, on a real server
+pytestmark = pytest.mark.sample(0.12)  # cases of a few causes each, on a real server
 
 _TABLES: Final = "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v text)"
 _NAME: Final = r'"caf\xe9"'

@@ -110,7 +110,7 @@ async def test_a_watch_loses_no_event_while_etcd_is_killed_and_started(tmp_path:
     assert seen == [b"%d" % number for number in range(90)]
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.1)
 @pytest.mark.parametrize("call", ["get", "get_prefix", "put", "txn", "watch"])
 async def test_an_older_copy_of_etcd_is_noticed(tmp_path: Path, call: str) -> None:
     """Its next revisions have been given out before. A worker waited for them, and took them for its own commits."""
@@ -144,6 +144,7 @@ async def test_an_older_copy_of_etcd_is_noticed(tmp_path: Path, call: str) -> No
             assert await fresh.get("/old/key") is not None
 
 
+@pytest.mark.matrix
 async def test_a_hanging_etcd_is_given_up_in_time_and_the_session_ends(tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
         async with client_of(etcd.url, timeout_s=1.0) as client, open_session(client, ttl_s=5) as session:
@@ -161,6 +162,7 @@ async def test_a_hanging_etcd_is_given_up_in_time_and_the_session_ends(tmp_path:
                 os.kill(etcd.pid, signal.SIGCONT)
 
 
+@pytest.mark.matrix
 async def test_whatever_a_renewal_is_doing_when_etcd_dies_it_may_be_tried_again(tmp_path: Path) -> None:
     """On a connection that is just breaking, grpc calls a write an internal error. It ended captures."""
     errors: list[StoreError] = []
@@ -257,6 +259,7 @@ async def _enable_auth(url: str) -> None:
         await connection.close()
 
 
+@pytest.mark.matrix
 async def test_user_and_password(tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
         await _enable_auth(etcd.url)

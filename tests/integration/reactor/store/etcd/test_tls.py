@@ -45,6 +45,7 @@ def tls_etcd(directory: Path, *, ca: Identity, server: Identity) -> Iterator[str
         process.wait()
 
 
+@pytest.mark.matrix
 async def test_a_client_with_a_certificate_is_let_in_and_others_are_not(tmp_path: Path) -> None:
     ca = identity(tmp_path, "ca")
     server, user = identity(tmp_path, "server", issuer=ca), identity(tmp_path, "user", issuer=ca)

@@ -16,8 +16,6 @@ from tests.contracts.store_bed import DURABLE
 from tests.integration.agent.sources.mysql.server.test_connection import make_certificate
 from tests.integration.reactor.store.sql.test_servers import answer, connected
 
-pytestmark = pytest.mark.one_flavour
-
 _GALERA = Path("/usr/lib/galera/libgalera_smm.so")
 
 
@@ -32,6 +30,7 @@ def server(flavour: type[EmbeddedMariaDB], tmp_path_factory: pytest.TempPathFact
         yield part
 
 
+@pytest.mark.matrix
 async def test_a_primary_that_becomes_a_standby_takes_no_commit_even_from_who_could_write_to_it(
     server: EmbeddedMariaDB,
 ) -> None:
@@ -60,6 +59,7 @@ async def test_of_several_hosts_the_first_that_can_be_written_to_is_used(server:
             await sql.connect(server.uri("weir").replace(f"127.0.0.1:{server.port}", place), timeout_s=1)
 
 
+@pytest.mark.matrix
 async def test_a_creation_that_was_interrupted_is_completed(server: EmbeddedMariaDB) -> None:
     server.create_database("half")
     async with connected(server.uri("half")) as client:
@@ -122,6 +122,7 @@ async def test_tls_is_used_and_checked_as_the_url_says(server: EmbeddedMariaDB, 
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.matrix
 async def test_what_the_server_refuses_is_explained_in_one_line_without_secrets(server: EmbeddedMariaDB) -> None:
     server.execute("CREATE USER poor@'%' IDENTIFIED BY 'geheim'")
     server.create_database("bare")
@@ -162,6 +163,7 @@ async def test_a_server_whose_settings_break_the_stores_promises_is_refused(
         server.execute(f"SET GLOBAL {variable} = {before}")
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(not _GALERA.exists(), reason="no Galera on this machine; apt-get install galera-4")
 async def test_a_galera_cluster_is_refused(tmp_path: Path) -> None:
     with socket.socket() as free:

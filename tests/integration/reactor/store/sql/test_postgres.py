@@ -18,6 +18,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgre
         yield part
 
 
+@pytest.mark.matrix
 async def test_other_clients_hear_of_a_commit_at_once(server: EmbeddedPostgres) -> None:
     writing, reading = await sql.connect(server.uri()), await sql.connect(server.uri())
     start, delays = await writing.put("/n", b""), list[float]()
@@ -33,6 +34,7 @@ async def test_other_clients_hear_of_a_commit_at_once(server: EmbeddedPostgres) 
     await reading.close()
 
 
+@pytest.mark.matrix
 async def test_what_the_server_refuses_is_explained_in_one_line_without_secrets(server: EmbeddedPostgres) -> None:
     server.execute("CREATE ROLE poor LOGIN PASSWORD 'geheim'")
     server.create_database("empty")
@@ -51,6 +53,7 @@ async def test_what_the_server_refuses_is_explained_in_one_line_without_secrets(
         assert "geheim" not in str(caught.value)
 
 
+@pytest.mark.matrix
 async def test_functions_and_operators_of_others_are_not_called(server: EmbeddedPostgres) -> None:
     """Before PostgreSQL 15, every role may create them in ``public``."""
     server.create_database("open")
@@ -71,6 +74,7 @@ async def test_functions_and_operators_of_others_are_not_called(server: Embedded
     assert server.execute("SELECT * FROM caught", database="open") == [["postgres"]]
 
 
+@pytest.mark.matrix
 async def test_the_store_is_in_the_schema_that_the_user_s_search_path_names(server: EmbeddedPostgres) -> None:
     server.create_database("several")
     server.execute('CREATE SCHEMA "Weir?"; CREATE SCHEMA other; CREATE SCHEMA "100%"', database="several")

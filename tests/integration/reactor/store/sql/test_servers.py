@@ -97,7 +97,7 @@ def swap(data: Path, other: Path) -> None:
         shutil.chown(each, owner.st_uid, owner.st_gid)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.25)
 async def test_a_killed_server_loses_nothing_and_ends_no_session_early(
     server: EmbeddedPostgres | EmbeddedMariaDB,
 ) -> None:
@@ -130,6 +130,7 @@ async def test_a_killed_server_loses_nothing_and_ends_no_session_early(
     assert time.monotonic() - started > 7, "the lease had its whole time once more"
 
 
+@pytest.mark.matrix
 async def test_a_client_that_pauses_in_its_transaction_is_ended_by_the_server(
     server: EmbeddedPostgres | EmbeddedMariaDB,
 ) -> None:
@@ -150,6 +151,7 @@ async def test_a_client_that_pauses_in_its_transaction_is_ended_by_the_server(
     await paused.close()
 
 
+@pytest.mark.matrix
 async def test_a_server_that_does_not_answer_is_given_up_in_time(server: EmbeddedPostgres | EmbeddedMariaDB) -> None:
     async with connected(server.uri(DATABASE), timeout_s=1) as client:
         await client.put("/f", b"1")
@@ -161,6 +163,7 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(server: Embedde
         assert await answer(client, "/f") == b"1"
 
 
+@pytest.mark.matrix
 async def test_sessions_live_on_it(server: EmbeddedPostgres | EmbeddedMariaDB) -> None:
     async with connected(server.uri(DATABASE)) as client, connected(server.uri(DATABASE)) as other:
         async with open_session(client, ttl_s=5) as session:
@@ -171,6 +174,7 @@ async def test_sessions_live_on_it(server: EmbeddedPostgres | EmbeddedMariaDB) -
         assert await other.get("/l") is None
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("is_forgotten", [False, pytest.param(True, marks=pytest.mark.matrix)])
 async def test_a_server_that_lacks_revisions_stops_its_clients(
     server: EmbeddedPostgres | EmbeddedMariaDB, tmp_path: Path, *, is_forgotten: bool

@@ -60,6 +60,7 @@ def url(file: Path) -> str:
     return f"sqlite://{file}"
 
 
+@pytest.mark.matrix
 async def test_killed_writers_leave_whole_transactions_and_their_leases_end_once(url: str) -> None:
     client = await sql.connect(url)
     batches, gone = list[WatchBatch](), set[str]()

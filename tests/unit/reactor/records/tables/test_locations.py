@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from reactor.errors import InvalidRecordError
 from reactor.records.tables.locations import PATTERN, decoded, encoded, location_of
 from reactor.records.tables.table import TableRecord
+from tests.example_counts import many
 
 HARD = [
     "",
@@ -32,7 +33,7 @@ HARD += ["e\u0301", "\u212b", "\u1100\u1161", "❤\ufe0f", "\u202e", "~", "a!20b
 names = st.sampled_from(HARD) | st.text(max_size=64) | st.text(st.sampled_from("ab./\\%41_!z-~\né\u0301İ"), max_size=12)
 
 
-@settings(max_examples=500)
+@settings(max_examples=many(500))
 @given(names)
 @example("\U0010ffff" * 64)
 @example("𓀀" * 64)
@@ -47,7 +48,7 @@ def test_a_name_is_one_safe_part_of_a_path_and_comes_back(name: str) -> None:
     assert re.fullmatch(PATTERN, f"{part}/{part}")
 
 
-@settings(max_examples=500)
+@settings(max_examples=many(500))
 @given(names, names)
 @example("é", "e\u0301")
 @example("\u212b", "\u00c5")

@@ -178,6 +178,7 @@ def _random(chance: random.Random) -> tuple[list[Compare], list[Operation]]:
     return compares, [Put(name, b"%d" % guess) if chance.random() < 0.7 else Delete(name) for name in names]
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.looptime
 @pytest.mark.parametrize("seed", range(20))
 async def test_groups_end_as_the_same_transactions_one_by_one(tmp_path: Path, seed: int) -> None:

@@ -89,6 +89,7 @@ def events(database: SqliteDatabase, start: int) -> list[Event]:
     return found
 
 
+@pytest.mark.matrix
 @pytest.mark.looptime
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.matrix) for seed in range(2, 8))])
 async def test_it_answers_as_the_store_in_memory_while_leases_come_and_end(path: Path, seed: int) -> None:
@@ -326,6 +327,7 @@ def _survives(path: Path, time: Time, place: int) -> bool:
     return os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.matrix
 def test_a_process_killed_between_any_two_statements_has_done_all_or_nothing(tmp_path: Path, time: Time) -> None:
     """It ends a lease with two keys, then writes; the next process finds both done or neither."""
     outcomes = set()
@@ -355,6 +357,7 @@ def test_a_process_killed_between_any_two_statements_has_done_all_or_nothing(tmp
     assert place > 10, "every statement of the transaction was a place to die at"
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize(
     ("prefix", "expected"), [("/a/", "/a0"), ("a\U0010ffff", "b"), ("", "\U0010ffff"), ("\ud7ff", "\ue000")]
 )

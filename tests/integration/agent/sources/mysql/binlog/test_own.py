@@ -209,6 +209,7 @@ def _server(directory: Path) -> Iterator[EmbeddedMysql]:
         yield server
 
 
+@pytest.mark.matrix
 def test_a_server_without_gtids_and_checksums_that_gets_them(tmp_path: Path) -> None:
     with _server(tmp_path) as server:
         begin = where(server)

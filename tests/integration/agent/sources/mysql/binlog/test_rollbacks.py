@@ -130,6 +130,7 @@ def test_savepoints_of_a_large_transaction(mariadb: EmbeddedMariaDB, database: s
     assert ordinals == sorted(set(ordinals))
 
 
+@pytest.mark.matrix
 async def test_the_log_has_nothing_of_what_was_rolled_back(
     mariadb: EmbeddedMariaDB, database: str, tmp_path: Path
 ) -> None:
@@ -174,6 +175,7 @@ async def test_the_log_has_nothing_of_what_was_rolled_back(
     assert unit.statistics().sessions == 5
 
 
+@pytest.mark.matrix
 def test_an_alter_in_two_steps_is_one_where_it_is_done(server: EmbeddedMariaDB) -> None:
     database = made_in(server)
     begin = where(server)
@@ -189,6 +191,7 @@ def test_an_alter_in_two_steps_is_one_where_it_is_done(server: EmbeddedMariaDB) 
     assert [len(batch.schema.columns) for cut in cuts for batch in cut.batches() if batch.schema.name == "t"] == [2, 3]
 
 
+@pytest.mark.matrix
 def test_an_alter_in_two_steps_with_rows_between_them_is_read_from_anywhere(server: EmbeddedMariaDB) -> None:
     """Rows between the steps are of the table as it was, whoever begins to read there."""
     database = made_in(server)
@@ -233,6 +236,7 @@ def told_from(server: EmbeddedMariaDB, database: str, begin: SourcePosition) -> 
     return sorted(found)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("compressed", [pytest.param("OFF", marks=pytest.mark.matrix), "ON"])
 def test_rows_of_a_huge_event_come_before_those_of_the_next(server: EmbeddedMariaDB, compressed: str) -> None:
     """An event may have more rows than an ordinal has room for."""

@@ -32,7 +32,7 @@ from reactor.records.tables.schema_change import DdlRecord
 from tests.integration.agent.sources.mysql.binlog_rig import describe, follow, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 
-pytestmark = [pytest.mark.one_flavour, pytest.mark.sample(0.6)]  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.3)  # make matrix runs the others
 
 _SCOPE = Scope("weir", "feed", SinkMode.UPSERT, ChangefeedConfig(filter=FilterConfig(rules=("c.*",))))
 Oracle = tuple[list[tuple[int, int]], list[str]]
@@ -313,6 +313,7 @@ def test_purged_binlogs_and_a_reset_are_distinguished(flavour: type[EmbeddedMari
             resume(connection, later)
 
 
+@pytest.mark.matrix
 def test_another_server_continues_by_gtid_under_a_new_epoch(flavour: type[EmbeddedMariaDB], tmp_path: Path) -> None:
     settings = {"log_slave_updates": "ON"} if flavour is EmbeddedMariaDB else {}
     with (

@@ -50,7 +50,7 @@ from tests.integration.agent.sources.mysql.binlog_rig import follow, read_until,
 from tests.mysql_server import is_mariadb
 from tests.newest import newest_etcd
 
-pytestmark = [pytest.mark.one_flavour, pytest.mark.sample(0.5)]  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.25)  # make matrix runs the others
 
 SMALL = 1 << 17
 #: Ts of the commit and the first column, of each row
@@ -265,6 +265,7 @@ def test_compressed_events_are_read_again(flavour: type[EmbeddedMariaDB], tmp_pa
             assert numbers(read(server, database, start)) == [-1, *range(1, 3001), -2]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_the_server_is_restarted_in_between(flavour: type[EmbeddedMariaDB], tmp_path: Path, end: str) -> None:
     with flavour(tmp_path / "my", settings={"binlog_row_metadata": "MINIMAL"}) as server:
@@ -307,6 +308,7 @@ def test_a_purged_file_is_reported(flavour: type[EmbeddedMariaDB], tmp_path: Pat
                 read(server, database, start)
 
 
+@pytest.mark.matrix
 def test_another_server_has_it_elsewhere(flavour: type[EmbeddedMariaDB], tmp_path: Path) -> None:
     settings = {"log_slave_updates": "ON"} if flavour is EmbeddedMariaDB else {}
     with (

@@ -127,6 +127,7 @@ def database(server: EmbeddedMariaDB, request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("metadata", ["FULL", "MINIMAL", "NO_LOG"])
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.matrix)])
 def test_random_statements(server: EmbeddedMariaDB, database: str, metadata: str, seed: int) -> None:

@@ -37,7 +37,7 @@ from reactor.records.tables.table import TableRecord
 from tests.integration.agent.sources.mysql.binlog_rig import ARENA_BYTES, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 
-pytestmark = [pytest.mark.one_flavour, pytest.mark.sample(0.6)]  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.3)  # make matrix runs the others
 
 _REPLACED = ["DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)"]
 _TABLE = "CREATE TABLE t (id int PRIMARY KEY, a varchar(20), b bigint unsigned, UNIQUE KEY u (b))"
@@ -448,7 +448,7 @@ _PARTITIONS_MOVED = {
 }
 
 
-@pytest.mark.one_flavour(False)  # some are MariaDB's alone
+@pytest.mark.both_flavours  # some are MariaDB's alone
 @pytest.mark.parametrize("statement", _PARTITIONS_MOVED)
 def test_rows_that_move_with_partitions_hold_their_tables(
     server: EmbeddedMariaDB, database: str, statement: str
@@ -519,7 +519,7 @@ DEFAULTS = [
 ]
 
 
-@pytest.mark.sample(0.3)
+@pytest.mark.sample(0.15)
 @pytest.mark.parametrize(("setting", "definition"), DEFAULTS, ids=[definition for _, definition in DEFAULTS])
 def test_what_older_rows_hold_in_a_new_column(
     server: EmbeddedMariaDB, database: str, setting: str, definition: str

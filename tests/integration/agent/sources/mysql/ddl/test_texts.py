@@ -11,8 +11,6 @@ from capture.embedded import EmbeddedMariaDB
 from tests.integration.agent.sources.mysql.binlog_rig import run, where
 from tests.integration.agent.sources.mysql.ddl.test_statements import Followed, schema_of
 
-pytestmark = pytest.mark.one_flavour
-
 #: statements of these reach the server as UTF-8
 _SESSIONS = (
     "SET NAMES utf8mb4",
@@ -25,7 +23,7 @@ _CHARSETS = ("latin1", "cp1251", "ucs2", "utf16le", "utf8mb3", "utf8mb4", "binar
 _TEXTS = ("ab", "abc", "é", "Ж", "üЖ")
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.1)
 @pytest.mark.parametrize("session", _SESSIONS)
 def test_defaults_and_members_have_passed_the_sessions_character_set(server: EmbeddedMariaDB, session: str) -> None:
     database = f"texts_{_SESSIONS.index(session)}"

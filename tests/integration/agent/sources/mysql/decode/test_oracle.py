@@ -153,7 +153,7 @@ def _compress(server: EmbeddedMariaDB, on: bool) -> None:
 @pytest.mark.timeout(300)
 # The same tables in every run, and as they are found: every one costs a server's round trips.
 @settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     phases=(Phase.explicit, Phase.generate),

@@ -69,6 +69,7 @@ _DOUBLE = [bytes(code) for code in product(range(0x81, 0xFF), range(0x40, 0xFF))
 _TRIPLE = [b"\x8f" + bytes(code) for code in product(range(0xA1, 0xFF), repeat=2)]
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("share", [12, pytest.param(1, marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("charset", ["big5", "cp932", "eucjpms", "euckr", "gb2312", "gbk", "sjis", "ujis"])
 def test_every_code_of_several_bytes_is_read_as_the_server_does(

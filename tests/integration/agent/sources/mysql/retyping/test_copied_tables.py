@@ -17,8 +17,6 @@ from tests.integration.agent.sources.mysql.retyping.rig import read
 from tests.integration.agent.sources.mysql.retyping.test_pipeline import loaded, stored
 from tests.mysql_server import is_mariadb
 
-pytestmark = pytest.mark.one_flavour  # make matrix runs the other
-
 _FEED = apply.Terms(ChangefeedConfig(), SinkMode.UPSERT)
 _COLUMNS = "a int, d date, e datetime(3), f timestamp NULL, y varchar(9) DEFAULT 'x'"
 _TABLE = f"CREATE TABLE t (id int PRIMARY KEY, b int NOT NULL DEFAULT 3, {_COLUMNS}) CHARACTER SET utf8mb4"
@@ -68,6 +66,7 @@ def followed_into(
     return stored(directory, database).select(there.column_names), there
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("mode", _MODES)
 def test_dates_that_a_copy_makes_zero_are_held(
     server: EmbeddedMariaDB, database: str, tmp_path: Path, mode: str
@@ -89,6 +88,7 @@ def test_dates_that_a_copy_makes_zero_are_held(
         assert "INPLACE" not in statement
 
 
+@pytest.mark.matrix
 def test_tables_without_such_dates_flow(server: EmbeddedMariaDB, database: str, tmp_path: Path) -> None:
     lax = "SET sql_mode = 'NO_ZERO_IN_DATE,NO_ZERO_DATE'"
     for number, statement in enumerate(_STATEMENTS):

@@ -26,6 +26,7 @@ _DAYS = ("2024-02-31", "2023-02-29", "2024-02-00", "2024-00-00", "0000-00-00", "
 _CLOCKS = ("00:00:00", "03:59:59.999999", "03:04:05.678901", "23:59:59.999999", "10:00:00.5", "23:59:58.9995")
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("mode", _MODES)
 def test_impossible_dates_become_what_the_server_makes_of_them(mariadb: EmbeddedMariaDB, mode: str) -> None:
     dice = random.Random(mode)

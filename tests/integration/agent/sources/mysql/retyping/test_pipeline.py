@@ -150,6 +150,7 @@ def followed_into(
     return stored(directory, database).select(there.column_names), there
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize(
     "parts",
     [

@@ -55,6 +55,7 @@ def wrong(
     return found
 
 
+@pytest.mark.matrix
 def test_some_types_as_all_others(server: EmbeddedMariaDB, database: str) -> None:
     types = types_of(server)
     olds = random.Random(11).sample(types, 7)[:_SAMPLED]
@@ -93,6 +94,7 @@ def test_floats_as_texts(server: EmbeddedMariaDB, database: str) -> None:
         assert found.convert(long.values).equals(long.found), "no value is refused"
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize(("mode", "bits"), [("", 0), (_STRICT, _STRICT_BITS)])
 def test_geometries_and_vectors_of_other_shapes(server: EmbeddedMariaDB, database: str, mode: str, bits: int) -> None:
     """Their bytes stay, or the server refuses the statement."""
@@ -111,6 +113,7 @@ def test_null_becomes_the_zero_of_its_type(server: EmbeddedMariaDB, database: st
         assert wrong(server, database, [sample], [after], Session(), 0, " NOT NULL") == []
 
 
+@pytest.mark.matrix
 def test_null_may_become_the_default_of_before(server: EmbeddedMariaDB, database: str) -> None:
     """InnoDB of MariaDB puts it where it does not copy the table, as for a single column that keeps its type."""
     tried = 0
@@ -123,6 +126,7 @@ def test_null_may_become_the_default_of_before(server: EmbeddedMariaDB, database
     assert tried > len(types_of(server)) // 2
 
 
+@pytest.mark.matrix
 def test_a_strict_server_keeps_what_a_lax_one_keeps(server: EmbeddedMariaDB, database: str) -> None:
     """Value by value, as one that it refuses ends the statement."""
     types, dice = types_of(server), random.Random(12)

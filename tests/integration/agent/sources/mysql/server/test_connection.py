@@ -199,6 +199,7 @@ def test_an_account_that_has_to_change_its_password_is_refused(mysql: EmbeddedMy
         connect(f"mysql://locked:p@127.0.0.1:{mysql.port}/")
 
 
+@pytest.mark.matrix
 def test_a_mysql_without_tls_reports_it(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(reason)

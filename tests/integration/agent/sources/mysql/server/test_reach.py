@@ -24,6 +24,7 @@ def database(server: EmbeddedMariaDB) -> str:
     return _DATABASE
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize(
     ("names", "reaches"),
     [

@@ -42,7 +42,7 @@ from tests.integration.agent.units.test_dump import InlineExecutor, ParquetStage
 from tests.mysql_server import is_mariadb
 from tests.patience import HANG_S
 
-pytestmark = [pytest.mark.one_flavour, pytest.mark.sample(0.6)]  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.3)  # make matrix runs the others
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -302,6 +302,7 @@ def test_a_changelog_table_that_is_not_complete_is_read_again_at_the_new_moment(
     assert source.staged(manifest, "pair", ["a", "b"]) == source.rows("pair", ["a", "b"])
 
 
+@pytest.mark.matrix
 def test_a_dump_whose_binlog_was_purged_starts_over(
     flavour: type[EmbeddedMariaDB], tmp_path: Path, manifest: Manifest
 ) -> None:

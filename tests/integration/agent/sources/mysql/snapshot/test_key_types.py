@@ -127,7 +127,6 @@ def _numbers(connection: Connection, schema: TableSchema, predicate: str) -> lis
     return [number for batch in batches for number in batch.column("n").to_pylist()]
 
 
-@pytest.mark.one_flavour
 @pytest.mark.sample(0.15)
 @pytest.mark.parametrize("seed", range(60))
 def test_every_row_is_in_one_chunk_and_is_found_by_its_key(server: EmbeddedMariaDB, seed: int) -> None:

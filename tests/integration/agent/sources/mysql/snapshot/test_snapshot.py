@@ -26,7 +26,7 @@ from tests.integration.agent.sources.mysql.row_events import new_binlog, table_e
 from tests.integration.agent.sources.mysql.server.test_catalog import all_columns
 from tests.mysql_server import is_mariadb
 
-pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.25)  # make matrix runs the others
 
 #: rows of the table of all types: what differs from NULL
 _ROWS: tuple[dict[str, str], ...] = (

@@ -68,6 +68,7 @@ def _waits(server: EmbeddedMariaDB) -> bool:
     return any("semi-sync" in str(state) for (state,) in states)
 
 
+@pytest.mark.matrix
 def test_a_place_is_before_a_commit_that_no_snapshot_shows(server: EmbeddedMariaDB) -> None:
     target = parse_uri(server.uri())
     with connect(target) as connection:

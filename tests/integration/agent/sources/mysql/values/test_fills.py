@@ -165,6 +165,7 @@ def database(server: EmbeddedMariaDB) -> str:
     return "defaults"
 
 
+@pytest.mark.matrix
 def test_defaults_of_some_types(server: EmbeddedMariaDB, database: str) -> None:
     dice = random.Random(4)
     types = dice.sample(types_of(server), 8)[:_SAMPLED]
@@ -201,6 +202,7 @@ def test_numbers_as_members(server: EmbeddedMariaDB, database: str) -> None:
     _check(server, database, [(Sample(kind, ()), spellings) for kind in kinds], modes=[""])
 
 
+@pytest.mark.matrix
 def test_functions_of_constants(server: EmbeddedMariaDB, database: str) -> None:
     definitions = ["varchar(40)", "int", "date", "datetime(3)", *([] if is_mariadb(server) else ["json"])]
     _check(server, database, [(Sample(definition, ()), _FUNCTIONS) for definition in definitions])

@@ -68,6 +68,7 @@ def followed_into(
     return stored(directory, database).select(there.column_names), there
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 80), marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("setting", ["OFF", "ON"])
 def test_rows_get_what_the_server_gives_them(

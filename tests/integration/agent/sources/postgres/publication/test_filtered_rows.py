@@ -81,7 +81,7 @@ def stories(draw: Callable[..., Any]) -> Story:
     return Story(columns, condition, is_whole, draw(lists), draw(lists))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories())
 def test_snapshot_and_stream_are_what_the_terms_leave(postgres: EmbeddedPostgres, story: Story) -> None:
     name = f"filtered_{uuid.uuid4().hex[:12]}"

@@ -45,7 +45,7 @@ def reasons(rig: SyncRig) -> dict[str, str]:
     return {change.table.name: change.reason for change in changes if change.is_hold and change.table}
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("identity", _OTHERS)
 async def test_another_identity_holds_the_table(postgres: EmbeddedPostgres, tmp_path: Path, identity: str) -> None:
     """Its deletes and changes of keys left the old rows at the sink."""
@@ -63,7 +63,7 @@ async def test_another_identity_holds_the_table(postgres: EmbeddedPostgres, tmp_
     drop_slots(rig)
 
 
-@pytest.mark.sample(0.3)
+@pytest.mark.sample(0.15)
 @pytest.mark.parametrize("identity", _SAME)
 async def test_identities_with_the_key_of_the_table_hold_nothing(
     postgres: EmbeddedPostgres, tmp_path: Path, identity: str

@@ -14,7 +14,7 @@ from reactor.records.tables.held import PARTITION_ROWS
 from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig, wait_until
 
-pytestmark = pytest.mark.sample(0.2)
+pytestmark = pytest.mark.sample(0.1)
 
 _SCHEMA = """
 CREATE TABLE r (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
@@ -95,7 +95,7 @@ _GUESTS = {
 }
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("is_whole", [True, False], ids=["in one transaction", "in several"])
 @pytest.mark.parametrize("change", _GUESTS)
 async def test_a_table_that_is_a_partition_for_a_while_is_copied(by_root: SyncRig, change: str, is_whole: bool) -> None:
@@ -146,7 +146,7 @@ async def follow(rig: SyncRig, statements: str) -> None:
         await rig.wait_resolved()
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.1)
 @pytest.mark.parametrize("loss", _LOSSES)
 async def test_by_root_rows_that_come_or_go_with_a_partition_hold_the_root(by_root: SyncRig, loss: str) -> None:
     """They are in no stream."""
@@ -512,7 +512,7 @@ _EARLY_LOSSES = {
 _SEGMENTS = tuple(f"INSERT INTO a VALUES ({number}, repeat('x', 20000))" for number in range(8))
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.1)
 @pytest.mark.parametrize("first", [(), _SEGMENTS], ids=["at-once", "after-others"])
 @pytest.mark.parametrize("loss", _EARLY_LOSSES)
 async def test_partitions_that_lose_rows_before_the_catalog_is_read_with_them_hold_the_table(
@@ -582,7 +582,7 @@ _ATTACHED = {
 }
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.1)
 @pytest.mark.parametrize("case", _ATTACHED)
 async def test_by_root_a_partition_that_is_filled_at_once_holds_nothing(by_root: SyncRig, case: str) -> None:
     """Unless it had rows before."""
@@ -639,7 +639,7 @@ _UNSEEN = {
 }
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.1)
 @pytest.mark.parametrize("loss", _UNSEEN)
 async def test_by_root_what_comes_and_goes_between_two_readings_holds_the_root(by_root: SyncRig, loss: str) -> None:
     by_root.rules = ("public.r", "public.a")
@@ -670,7 +670,7 @@ _WHOLE = {
 }
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.1)
 @pytest.mark.parametrize("case", _WHOLE)
 async def test_by_root_what_the_stream_has_between_two_readings_holds_nothing(
     postgres: EmbeddedPostgres, tmp_path: Path, case: str
@@ -795,7 +795,7 @@ _RETYPES = {
 }
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.1)
 @pytest.mark.parametrize("case", _RETYPES)
 async def test_by_root_partitions_rewritten_for_another_type_alone_hold_nothing(by_root: SyncRig, case: str) -> None:
     """r20 and rest have no rows; of r0 and r1 the stream has rows."""

@@ -17,7 +17,7 @@ from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig, wait_until
 from tests.patience import patient
 
-pytestmark = pytest.mark.sample(0.4)  # cases of a few causes each, on a real server
+pytestmark = pytest.mark.sample(0.2)  # cases of a few causes each, on a real server
 
 _SCHEMA = """
 CREATE TABLE a (id int PRIMARY KEY, v text);

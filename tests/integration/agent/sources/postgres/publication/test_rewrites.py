@@ -22,7 +22,7 @@ from tests.integration.agent.sources.postgres.repack import REPACK
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 from tests.shared_postgres import give_back
 
-pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.25)  # make matrix runs the others
 
 #: types that one value fits, and become each other without an expression
 _KINDS = {
@@ -332,7 +332,7 @@ _QUICK = (
 )
 
 
-@pytest.mark.sample(0.25)
+@pytest.mark.sample(0.12)
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_is_done_in_quick_succession_is_seen_or_the_table_is_held(connection: Connection, seed: int) -> None:
     """What is known of the rows, after all of it: their new columns' values, and that the others are as they were."""

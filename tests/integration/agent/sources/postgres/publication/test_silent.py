@@ -72,7 +72,7 @@ def rig(postgres: EmbeddedPostgres, tmp_path: Path, request: pytest.FixtureReque
     drop_slots(rig)
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.05)
 @pytest.mark.parametrize("is_running", [True, False])
 @pytest.mark.parametrize("story", _STORIES)
 async def test_a_table_that_takes_a_wanted_name_is_held_if_it_has_rows(

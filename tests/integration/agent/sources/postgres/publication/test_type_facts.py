@@ -48,6 +48,7 @@ def _tables(connection: Connection) -> dict[int, str]:
     return {int(connection.query(f"SELECT '{name}'::regclass::oid::int8")[0][0] or 0): name for name in _ALL}
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize(
     ("statement", "altered"),
     [

@@ -24,6 +24,7 @@ _UNINDEXED = {
 }
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("type", ["int", "text"])
 @pytest.mark.parametrize("case", _UNINDEXED)
 async def test_by_root_a_partition_without_an_index_that_is_emptied_at_once_holds_the_root(

@@ -92,7 +92,7 @@ def rig(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[SyncRig]:
     drop_slots(rig)
 
 
-@pytest.mark.sample(0.25)
+@pytest.mark.sample(0.12)
 @pytest.mark.parametrize("is_running", [True, False])
 @pytest.mark.parametrize("story", _STORIES)
 async def test_a_wanted_table_that_is_not_sent_is_held_while_it_is_there(

@@ -134,6 +134,7 @@ def test_retyped_columns_hold_what_the_source_has_made_of_them(
     assert not bed.differences()
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize(("old", "value", "new"), _REFUSED)
 def test_what_nobody_knows_holds_the_table_as_it_was(
     postgres: EmbeddedPostgres, tmp_path: Path, old: str, value: str, new: str

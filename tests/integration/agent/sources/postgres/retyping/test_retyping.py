@@ -213,6 +213,7 @@ def _read(connection: Connection, schema: TableSchema, table: str) -> pa.Table:
     return rows.replace_schema_metadata(None).sort_by("id").combine_chunks()
 
 
+@pytest.mark.matrix
 def test_values_become_what_the_server_makes_of_them_or_are_refused(bed: tuple[Connection, list[Side]]) -> None:
     connection, sides = bed
     held = {side.name: _read(connection, side.schema, f"a{side.table}") for side in sides}
@@ -287,7 +288,8 @@ _JSON = st.recursive(
 _NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,20})(\.[0-9]{1,12})?([eE][-+]?[0-9]{1,2})?", fullmatch=True)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.matrix
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(documents=st.lists(st.builds(json.dumps, _JSON, ensure_ascii=st.booleans()) | _NUMBERS, min_size=1, max_size=20))
 def test_a_document_is_written_as_jsonb_does(bed: tuple[Connection, list[Side]], documents: list[str]) -> None:
     connection, _ = bed

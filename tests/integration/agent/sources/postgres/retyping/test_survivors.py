@@ -16,7 +16,7 @@ from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import SinkMode
 from tests.integration.agent.sources.postgres.retyping.test_retyped_table import Bed
 
-pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+pytestmark = pytest.mark.sample(0.25)  # make matrix runs the others
 
 #: pairs that the server always rewrites: type, values of row n, the next type, an expression
 _PAIRS = (

@@ -114,6 +114,7 @@ def uri(server: EmbeddedPostgres | TlsServer, user: str, query: str = "", *, hos
     return f"postgresql://{user}:p%3Aw%40d@{host}:{server.port}/postgres{query}"
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("user", ["by_md5", "by_scram", "by_text"])
 @pytest.mark.parametrize("mode", ["prefer", "require"])
 def test_every_password_method_over_tls(server: TlsServer, user: str, mode: str) -> None:
@@ -201,6 +202,7 @@ def test_a_unix_socket(postgres: EmbeddedPostgres) -> None:
         del os.environ["WEIR_TEST_PASSWORD"]
 
 
+@pytest.mark.matrix
 async def test_the_stream_over_tls(server: TlsServer, tmp_path: Path) -> None:
     rig = make_rig(server.plain, tmp_path, "CREATE TABLE t (id int PRIMARY KEY, v text)", ["t"])
     rig.uri = server.uri(rig.name)

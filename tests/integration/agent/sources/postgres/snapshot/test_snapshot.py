@@ -89,6 +89,7 @@ def test_chunks_together_are_the_table(
     assert sorted(row["id"] for row in rows) == list(range(1, 3001))
 
 
+@pytest.mark.matrix
 def test_batches_end_when_the_block_or_the_batch_is_full(
     postgres: EmbeddedPostgres, database: str, schema: TableSchema, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def _wait(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.05)
 
 
+@pytest.mark.matrix
 def test_a_slot_begins_behind_a_commit_only_once_its_snapshot_shows_it(server: EmbeddedPostgres) -> None:
     found: list[tuple[int, list[str | None]]] = []
 

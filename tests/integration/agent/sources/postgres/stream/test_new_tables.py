@@ -10,7 +10,7 @@ from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.integration.agent.sources.postgres.repack import REPACK
 from tests.integration.agent.sources.postgres.sync_rig import drop_slots, make_rig
 
-pytestmark = pytest.mark.sample(0.5)  # cases of a few causes each, on a real server
+pytestmark = pytest.mark.sample(0.25)  # cases of a few causes each, on a real server
 
 _SCHEMA = "CREATE TABLE a (id int PRIMARY KEY, v text);"
 
@@ -42,6 +42,7 @@ _EARLIER_ROWS = {
 }
 
 
+@pytest.mark.sample(0.05)
 @pytest.mark.parametrize("pause", ["none", "the stream begins again"])
 @pytest.mark.parametrize("case", _EARLIER_ROWS)
 async def test_a_new_table_whose_first_rows_were_passed_over_is_held(

@@ -13,7 +13,7 @@ from capture.embedded import EmbeddedPostgres
 from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig, wait_until
 
-pytestmark = pytest.mark.sample(0.35)  # cases of a few causes each, on a real server
+pytestmark = pytest.mark.sample(0.2)  # cases of a few causes each, on a real server
 
 _SCHEMA = """
 CREATE TABLE a (id int PRIMARY KEY, v text, n int);

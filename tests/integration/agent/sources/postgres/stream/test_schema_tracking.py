@@ -20,7 +20,7 @@ from capture.embedded import EmbeddedPostgres
 from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 
-pytestmark = pytest.mark.sample(0.25)  # cases of a few causes each, on a real server
+pytestmark = pytest.mark.sample(0.12)  # cases of a few causes each, on a real server
 
 _SCHEMA = """
 CREATE TABLE a (id int PRIMARY KEY, v text, big text);

@@ -36,11 +36,12 @@ from reactor.records.tables.schema_change import DdlRecord
 from tests import binlog_files
 from tests.binlog import Binlog, Line
 from tests.binlog_files import number, rows, table_map
+from tests.example_counts import many
 
 AGES = sorted(binlog_files.samples())
 #: what lengths, counts and types are damaged to
 TELLING = (0, 1, 2, 4, 0x7F, 0x80, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
-RUNS = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RUNS = settings(max_examples=many(120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 #: where, and what is put there
 Edit = tuple[float, int | bytes]
@@ -90,6 +91,7 @@ def told_until_error(path: Path) -> tuple[list[LoggedEvent], str]:
     return found, ""
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("age", AGES)
 @RUNS
 @given(changes=edits, cut=st.floats(0, 1), keeps_checksums=st.booleans())
@@ -126,6 +128,7 @@ def streamed(age: str, path: Path) -> bytes:
     return log.data
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("age", AGES)
 @RUNS
 @example(changes=[(0.439453125, 127), (0.21484375, 1)])

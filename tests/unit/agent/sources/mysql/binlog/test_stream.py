@@ -347,6 +347,7 @@ def test_a_large_transaction_goes_through_many_small_arenas() -> None:
         assert len({ts for ts, _, _ in found[:500]}) == 1
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("size", [0xFFFFFF - 1, 0xFFFFFF, 0xFFFFFF + 1, 2 * 0xFFFFFF + 5])
 def test_an_event_over_several_packets_is_joined(size: int) -> None:
     """``size``: of the packet's payload, a marker and an event."""

@@ -51,6 +51,7 @@ def raising(error: Exception, called: list[int]) -> Callable[..., Any]:
     return fail
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("place", PLACES)
 def test_an_error_of_a_statement_holds_its_table_and_no_other(

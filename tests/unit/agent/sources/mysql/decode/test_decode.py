@@ -20,6 +20,7 @@ from agent.sources.mysql.decode import wire
 from agent.sources.mysql.decode.decode import decode
 from agent.sources.mysql.decode.types import FieldType
 from tests.binlog_rows import as_batch
+from tests.example_counts import many
 from tests.unit.agent.rows_build import ABSENT, INT, NAME, NOTE, NULL, delete, event, insert, int4, table, text, update
 
 _THREE = table(INT, NAME, NOTE)
@@ -186,7 +187,7 @@ _WHOLE = update([int4(1), text("x"), NULL], [int4(1), text("name"), text("a note
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=many(300), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(_WHOLE) - 1), st.integers(0, 255)), max_size=4), st.integers(0, 30))
 def test_damage_is_refused_or_decoded_but_never_crashes(changed: list[tuple[int, int]], kept_off: int) -> None:
     damaged = bytearray(_WHOLE)

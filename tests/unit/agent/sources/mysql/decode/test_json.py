@@ -22,6 +22,7 @@ from agent.sources.mysql.decode.decode import decode
 from agent.sources.mysql.decode.json import binary, kernels, numbers
 from agent.sources.mysql.decode.types import FieldType
 from tests.binlog_rows import as_batch
+from tests.example_counts import many
 from tests.unit.agent.rows_build import ABSENT, INT, NULL, event, image, int4, table, text
 
 _Encoded = tuple[int, bytes]
@@ -183,6 +184,7 @@ def test_values_of_sql_types(document: bytes, shown: str) -> None:
     assert binary.to_text(document) == shown
 
 
+@pytest.mark.matrix
 def test_a_large_document_costs_its_size() -> None:
     value = [{"name": "x" * 20, "n": i} for i in range(20_000)]
     assert json.loads(binary.to_text(_document(value, is_large=True))) == value
@@ -218,7 +220,7 @@ def test_the_kernel_does_the_common_documents_by_itself() -> None:
     assert out[:size].tobytes().decode() == binary.to_text(common)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=many(300))
 @given(st.binary(max_size=60) | _DOCUMENTS.map(_document), st.lists(st.tuples(st.integers(0, 50), st.integers(0, 255))))
 def test_damage_is_refused_by_the_kernel_too(document: bytes, changed: list[tuple[int, int]]) -> None:
     damaged = bytearray(document)

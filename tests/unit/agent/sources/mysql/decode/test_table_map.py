@@ -13,6 +13,7 @@ from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.dialect import DIALECT
+from tests.example_counts import many
 
 
 def _counted(data: bytes) -> bytes:
@@ -161,7 +162,7 @@ def test_optional_fields_of_later_servers_are_passed_over() -> None:
 _WHOLE = _map([_INT, _VARCHAR, _ENUM], _field(1, 0), _field(2, 45), _names("a", "b", "c"), _field(8, 0))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=many(300), deadline=None)
 @given(
     st.integers(0, len(_WHOLE)), st.lists(st.tuples(st.integers(0, len(_WHOLE) - 1), st.integers(0, 255)), max_size=4)
 )

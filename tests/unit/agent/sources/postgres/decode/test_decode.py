@@ -14,6 +14,7 @@ from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INS
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.decode.decode import decode
+from tests.example_counts import many
 
 #: NULL, unchanged, text form, binary form
 NULL, UNCHANGED = b"n", b"u"
@@ -221,7 +222,7 @@ def test_events_that_are_none_are_refused(event: bytes) -> None:
 _SCHEMA = TableSchema(7, "public", "t", tuple(Column(f"c{oid}", oid, -1) for oid in sorted(types.KNOWN_OIDS)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=many(300), deadline=None)
 @given(
     values=st.lists(
         st.tuples(st.sampled_from([b"t", b"b"]), st.binary(max_size=24)).map(

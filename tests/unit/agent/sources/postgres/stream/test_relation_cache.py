@@ -18,6 +18,7 @@ from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from reactor.ids import Ts
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.records.tables.table import TableRecord
+from tests.example_counts import many
 
 ALTER, CREATE, DROP, HOLD, RENAME = (
     SchemaChangeKind.ALTER,
@@ -431,7 +432,8 @@ def stories(draw: st.DrawFn) -> tuple[list[dict[int, str]], list[list[tuple[int,
     return names, shown
 
 
-@settings(max_examples=300)
+@pytest.mark.matrix
+@settings(max_examples=many(300))
 @given(stories(), st.integers(0, 3))
 def test_whatever_tables_exchange_no_two_have_one_name(
     story: tuple[list[dict[int, str]], list[list[tuple[int, str]]]], ahead: int

@@ -11,6 +11,7 @@ from agent.errors import SnapshotLostByGCError, SourceUnreachableError
 from agent.rows.arena import ArenaPool, LogChunk
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.stream.stream import ReplicationStream
+from tests.example_counts import many
 from tests.unit.agent.stream_build import (
     StreamedEvent,
     Wire,
@@ -247,7 +248,7 @@ _transactions = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=many(60), deadline=None)
 @given(
     transactions=_transactions,
     blocks=st.lists(st.integers(1, 5000), min_size=1),

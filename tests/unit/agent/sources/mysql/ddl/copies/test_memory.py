@@ -183,6 +183,7 @@ def test_streams_that_begin_anywhere_record_what_one_does(name: str) -> None:
     assert played(HISTORIES[name], restarts=True) == whole
 
 
+@pytest.mark.matrix
 @given(histories())
 def test_streams_that_begin_anywhere_in_any_history_record_what_one_does(history: list[str]) -> None:
     assert played(history, restarts=True) == played(history, restarts=False)
