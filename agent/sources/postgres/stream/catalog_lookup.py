@@ -16,6 +16,7 @@ import structlog
 from agent.errors import SourceError, StatementRefusedError
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
+from agent.sources.postgres.publication.published import one_moment
 from agent.sources.postgres.server import xids
 from agent.sources.postgres.server.catalog import ALL_COLUMNS, leaves_sql, rows_of
 from agent.sources.postgres.server.connection import Connection
@@ -31,6 +32,8 @@ from agent.sources.postgres.stream.column_numbers import Numbers
 _LOCK_MS: Final = 2_000
 #: a table in which there is something is known at once
 _SCAN_MS: Final = 10_000
+#: how often a table's rows are read, if it is altered meanwhile
+_TRIES: Final = 3
 
 _log = structlog.get_logger()
 
@@ -162,11 +165,16 @@ class CatalogTable:
 
 def look_up(connection: Connection, table_id: int, terms: AllTerms = ALL_COLUMNS) -> CatalogTable:
     """:raises SourceError: the catalog cannot be read."""
-    own = terms.of(table_id)
+    own, table = terms.of(table_id), int(table_id)
     _wait_until_visible(connection, table_id)
     connection.query(QUALIFIED_NAMES_SQL)
-    rows = connection.query(_COLUMNS_SQL.format(table=int(table_id)))
-    names = connection.query(_NAME_SQL.format(table=int(table_id)))
+    with one_moment(connection):
+        names = connection.query(_NAME_SQL.format(table=table))
+        rows = connection.query(_COLUMNS_SQL.format(table=table))
+        key = key_of(connection, table_id)
+        gone = connection.query(_GONE_SQL.format(table=table))
+        found_types = _types(connection, {str(row[0]): int(row[7] or 0) for row in rows})
+        built_empty = connection.query(_BUILT_EMPTY_SQL.format(table=table))
     if not names:
         return CatalogTable()
     [(schema_name, name)] = names
@@ -187,16 +195,11 @@ def look_up(connection: Connection, table_id: int, terms: AllTerms = ALL_COLUMNS
         places=places,
         fills=fills,
         guesses=guesses,
-        key=key_of(connection, table_id),
+        key=key,
         unsent=frozenset(str(row[0]) for row in rows if not own.sends(str(row[0]), str(row[10]))),
-        dropped=tuple(
-            (int(number or 0), int(xmin or 0))
-            for number, xmin in connection.query(_GONE_SQL.format(table=int(table_id)))
-        ),
-        types=_types(connection, {str(row[0]): int(row[7] or 0) for row in rows}),
-        built_empty={
-            str(name): int(xmin or 0) for name, xmin in connection.query(_BUILT_EMPTY_SQL.format(table=int(table_id)))
-        },
+        dropped=tuple((int(number or 0), int(xmin or 0)) for number, xmin in gone),
+        types=found_types,
+        built_empty={str(name): int(xmin or 0) for name, xmin in built_empty},
     )
 
 
@@ -206,35 +209,67 @@ def verified(connection: Connection, table_id: int, guesses: Mapping[str, Guess]
 
     Rows that are as old as a column, or not newer than its last change, are queried, by the name that the column has by
     now; so are those of a later rewrite, by the server or by another program: they were there before. If that takes too
-    long, only the default of a NOT NULL column is trusted.
+    long, or the table is altered all the time, only the default of a NOT NULL column is trusted.
     """
-    trusted = {name: guess.value for name, guess in guesses.items() if guess.value is not None and guess.is_required}
     try:
         connection.query(f"SET lock_timeout = {_LOCK_MS}; SET statement_timeout = {_SCAN_MS}")
         connection.query(QUALIFIED_NAMES_SQL)
-        names = connection.query(_NAME_SQL.format(table=int(table_id)))
-        if not names:
-            return {}, []
-        rows = rows_of(connection, TableSchema(table_id, str(names[0][0]), str(names[0][1]), ()))
-        found = connection.query(_XMINS_SQL.format(table=int(table_id)))
-        columns = {int(number or 0): (str(name), int(xmin or 0)) for number, name, xmin in found}
-        of_rewrite = _of_rewrite(connection, table_id)
+        state = _state(connection, table_id)
+        for _ in range(_TRIES):
+            if state is None:
+                return {}, []
+            found = _verified_in(connection, state, guesses)
+            before, state = state, _state(connection, table_id)
+            if state == before:
+                return found
+        _log.info("a table is altered while its older rows are read", table_id=table_id)
     except SourceError as error:
         _log.info("older rows could not be read", table_id=table_id, reason=str(error))
-        return trusted, sorted(guesses.keys() - trusted.keys())
+    trusted = _trusted(guesses)
+    return trusted, sorted(guesses.keys() - trusted.keys())
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """State of a table on which the queries for its older rows rest. ``columns``: number → name and last change.
+    ``of_rewrite``: a condition of rows that the last rewrite wrote, or that are older; it follows another one."""
+
+    rows: str
+    columns: dict[int, tuple[str, int]]
+    of_rewrite: str
+
+
+def _state(connection: Connection, table_id: int) -> _State | None:
+    names = connection.query(_NAME_SQL.format(table=int(table_id)))
+    if not names:
+        return None
+    rows = rows_of(connection, TableSchema(table_id, str(names[0][0]), str(names[0][1]), ()))
+    found = connection.query(_XMINS_SQL.format(table=int(table_id)))
+    columns = {int(number or 0): (str(name), int(xmin or 0)) for number, name, xmin in found}
+    return _State(rows, columns, _of_rewrite(connection, table_id))
+
+
+def _trusted(guesses: Mapping[str, Guess]) -> dict[str, str]:
+    return {name: guess.value for name, guess in guesses.items() if guess.value is not None and guess.is_required}
+
+
+def _verified_in(
+    connection: Connection, state: _State, guesses: Mapping[str, Guess]
+) -> tuple[dict[str, str], list[str]]:
+    trusted = _trusted(guesses)
     fills: dict[str, str] = {}
     unknown: list[str] = []
     for name, guess in sorted(guesses.items()):
-        if guess.number not in columns:
+        if guess.number not in state.columns:
             continue  # dropped since: the stream says so
         try:
-            name_now, xmin = columns[guess.number]
-            is_old = f"({older_sql(xmin, '>=')}{of_rewrite})"
-            value = _verified(connection, rows, guess, name_now, xmin, is_old)
+            name_now, xmin = state.columns[guess.number]
+            is_old = f"({older_sql(xmin, '>=')}{state.of_rewrite})"
+            value = _verified(connection, state.rows, guess, name_now, xmin, is_old)
         except _NotOneValue:
             unknown.append(name)
         except SourceError as error:
-            _log.info("older rows could not be read", table_id=table_id, column=name, reason=str(error))
+            _log.info("older rows could not be read", column=name, rows=state.rows, reason=str(error))
             if name in trusted:
                 fills[name] = trusted[name]
             else:
@@ -250,7 +285,6 @@ class _NotOneValue(Exception):
 
 
 def _of_rewrite(connection: Connection, table_id: int) -> str:
-    """Return an SQL condition of rows that the table's last rewrite wrote, or that are older, to follow another one."""
     found = connection.query(_REWRITER_SQL.format(writers=writers_sql(leaves_sql(table_id))))
     if not found:
         return ""

@@ -1,7 +1,7 @@
 """Rewrites on a real server: values that a USING expression has made are noticed, and what keeps values is not."""
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from random import Random
 
@@ -140,7 +140,7 @@ def _proof(
     connection: Connection, before: Proof | None, tables: list[int], *, was_truncated: bool = False
 ) -> tuple[Proof, dict[int, str]]:
     """The next one, as it is stored, and what is found on the way."""
-    with published.one_moment(connection):
+    with published.one_moment(connection, before.files if before else {}):
         now = published.read(connection, (), tables)
         rewrites = Rewrites(Newcomers(connection, before or Proof(), now), lambda *_: was_truncated)
         found = {table: rewrites.trouble(table, None) for table in tables} if before else {}
@@ -298,6 +298,126 @@ def test_rows_of_a_later_rewrite_are_older_than_a_new_column(connection: Connect
     guess = look_up(connection, table).guesses["w"]
     fills, unknown = verified(connection, table, {"w": guess})
     assert ("unknown" if unknown else fills.get("w", "NULL")) == _ADDED[statements]
+
+
+class _Altered(Connection):
+    """A connection to a server on which another session alters a table behind this many of our statements."""
+
+    def __init__(self, connection: Connection, other: Connection, statement: str, behind: int) -> None:
+        self._connection, self._other, self._statement = connection, other, statement
+        self.server_version, self.left = connection.server_version, behind
+        self.is_kept_out = False
+
+    def query(self, sql: str, *, timeout_s: float = 60) -> list[tuple[str | None, ...]]:
+        try:
+            return self._connection.query(sql, timeout_s=timeout_s)
+        finally:
+            self.left -= 1
+            if self.left == 0:
+                try:
+                    for statement in self._statement.split("; "):
+                        self._other.query(statement)
+                except TableLockedError:
+                    self.is_kept_out = True
+
+
+#: what another session does while the rows are read, and what may be found then, of a column whose values differ
+_MEANWHILE = {
+    "ALTER TABLE t ALTER id TYPE bigint": {"unknown"},
+    "ALTER TABLE t SET UNLOGGED": {"unknown"},
+    "VACUUM FULL t": {"unknown"},
+    "CALL repack('t')": {"unknown"},
+    "ALTER TABLE t RENAME w TO x": {"unknown"},
+    "ALTER TABLE t RENAME TO y": {"unknown"},
+    "ALTER TABLE t ADD x serial": {"unknown"},
+    # a later event of the stream is about that
+    "ALTER TABLE t DROP w": {"unknown", "NULL"},
+    "TRUNCATE t": {"unknown", "NULL"},
+    "DROP TABLE t": {"unknown", "NULL"},
+}
+
+
+@pytest.mark.sample(0.5)
+@pytest.mark.parametrize("meanwhile", _MEANWHILE)
+def test_a_table_may_be_altered_while_its_older_rows_are_read(
+    connection: Connection, postgres: EmbeddedPostgres, meanwhile: str
+) -> None:
+    database = connection.query("SELECT current_database()")[0][0]
+    with connect(postgres.uri(str(database))) as other:
+        for behind in count(1):
+            for statement in (
+                "DROP TABLE IF EXISTS t, y, plain",
+                *_TABLES.split("; "),
+                _ROWS,
+                "ALTER TABLE t ADD w float DEFAULT random()",
+            ):
+                other.query(statement)
+            table = _number(other, "'t'::regclass::oid")
+            altered = _Altered(connection, other, meanwhile, behind)
+            fills, unknown = verified(altered, table, look_up(connection, table).guesses)
+            found = "unknown" if "w" in unknown else fills.get("w", "NULL")
+            assert found in _MEANWHILE[meanwhile], f"behind statement {behind}"
+            if altered.left > 0:
+                break
+    assert behind > 5
+
+
+@pytest.mark.sample(0.1)
+@pytest.mark.parametrize("is_moved", [False, True], ids=["as it was", "moved"])
+@pytest.mark.parametrize("meanwhile", _HARMFUL)
+def test_values_that_no_stream_has_are_found_whenever_they_come(
+    connection: Connection, postgres: EmbeddedPostgres, meanwhile: str, is_moved: bool
+) -> None:
+    """By the reading of the catalog between whose statements they come, or by the next one."""
+    database = connection.query("SELECT current_database()")[0][0]
+    with connect(postgres.uri(str(database))) as other:
+        for behind in count(1):
+            renewed = "DROP TABLE IF EXISTS t, plain; ALTER DOMAIN filled SET DEFAULT 'x'"
+            for statement in (*renewed.split("; "), *_TABLES.split("; "), _ROWS):
+                other.query(statement)
+            table = _number(other, "'t'::regclass::oid")
+            before, _ = _proof(connection, None, [table])
+            if is_moved:  # its rows are judged
+                other.query("VACUUM FULL t")
+            altered = _Altered(connection, other, meanwhile, behind)
+            other.query("SET lock_timeout = 20")
+            between, first = _proof(altered, before, [table])
+            other.query("ROLLBACK; RESET lock_timeout")
+            if altered.left > 0:
+                break
+            if not altered.is_kept_out:
+                _, second = _proof(connection, between, [table])
+                assert first[table] or second[table], f"behind statement {behind}"
+    assert behind > 5
+
+
+@pytest.mark.sample(0.5)
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        *_MEANWHILE,
+        "ALTER TABLE t DROP CONSTRAINT t_pkey, ALTER v SET NOT NULL, ADD PRIMARY KEY (v)",
+        "ALTER TABLE t ALTER v TYPE text, ALTER w SET DEFAULT 3",
+        "ALTER TABLE t ADD m int DEFAULT 4, DROP v",
+        "BEGIN; ALTER TABLE t RENAME TO y; ALTER TABLE plain RENAME TO t; COMMIT",
+    ],
+)
+def test_a_table_is_looked_up_as_of_one_moment(
+    connection: Connection, postgres: EmbeddedPostgres, meanwhile: str
+) -> None:
+    database = connection.query("SELECT current_database()")[0][0]
+    with connect(postgres.uri(str(database))) as other:
+        for behind in count(1):
+            for statement in ("DROP TABLE IF EXISTS t, y, plain", *_TABLES.split("; "), "ALTER TABLE t ADD w int"):
+                other.query(statement)
+            table = _number(other, "'t'::regclass::oid")
+            before = look_up(connection, table)
+            altered = _Altered(connection, other, meanwhile, behind)
+            found = look_up(altered, table)
+            if altered.left > 0:
+                break
+            assert found in (before, look_up(connection, table)), f"behind statement {behind}"
+    assert behind > 5
 
 
 #: what may be done to t in quick succession; none of it changes a row that the stream sends
