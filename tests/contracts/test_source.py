@@ -2,13 +2,14 @@
 
 import re
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import count
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from agent.errors import (
@@ -17,11 +18,26 @@ from agent.errors import (
     SourceConfigError,
     SourceError,
     SourceUnreachableError,
+    TableAlteredError,
     TableIneligibleError,
 )
+from agent.ports.checksums import KeyRange, NoChecksums
 from agent.ports.plugin import sources
 from agent.ports.snapshot import ChunkToStage, DumpOrder
-from agent.ports.source import SIGNAL_MAX, Identity, Position, Scope, Signal, Source, SourceReport, Stream, StreamOrder
+from agent.ports.source import (
+    SIGNAL_MAX,
+    ComparisonSnapshot,
+    Identity,
+    Position,
+    ReadsSome,
+    Scope,
+    Signal,
+    Source,
+    SourceReport,
+    Stream,
+    StreamOrder,
+    SumsRanges,
+)
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.changes import DELETE, INSERT, UPDATE
 from agent.rows.schema import TableSchema
@@ -157,6 +173,31 @@ _CHANGES = {
         "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (name)",
     ),
 }
+
+
+_REWRITES = {
+    "a wider key": ("ALTER TABLE t ALTER id TYPE bigint", "ALTER TABLE t MODIFY id bigint"),
+    "emptied": ("TRUNCATE t",) * 2,
+}
+
+
+def _count(snapshot: ComparisonSnapshot, schema: TableSchema, how: str) -> int:
+    """Return how many rows there are with the ids 1 and 2."""
+    assert isinstance(snapshot, ReadsSome)
+    assert isinstance(snapshot, SumsRanges)
+    keys = KeyRange("id", 1, 3)
+    if how == "sums":
+        sums = snapshot.checksums(schema)
+        assert not isinstance(sums, NoChecksums)
+        with sums.open() as session:
+            return session.sum(keys).rows
+    read: dict[str, Callable[[], Iterator[pa.RecordBatch]]] = {
+        "all": lambda: snapshot.read(schema),
+        "a range": lambda: snapshot.read_range(schema, keys),
+        "keys": lambda: snapshot.read_keys(schema, pa.table({"id": pa.array([1, 2], pa.int32())})),
+        "a condition": lambda: snapshot.read_where(schema, "id < 3"),
+    }
+    return sum(batch.num_rows for batch in read[how]())
 
 
 class SourceContract:
@@ -353,6 +394,23 @@ class SourceContract:
                 rows = [row for batch in snapshot.read(snapshot.schema(table)) for row in batch.to_pylist()]
                 assert sorted(row["id"] for row in rows) == [1, 2]
             assert chunk.last_ts <= snapshot.ts <= bed.source.current_ts(log)
+
+    @pytest.mark.sample(0.4)
+    @pytest.mark.parametrize("how", ["all", "a range", "keys", "a condition", "sums"])
+    @pytest.mark.parametrize("change", list(_REWRITES))
+    def test_a_comparison_refuses_a_table_that_is_rewritten(self, bed: Bed, change: str, how: str) -> None:
+        """A snapshot does not protect from that: the table may seem empty."""
+        bed.source.prepare(bed.report.tables)
+        at = bed.source.begin(bed.report.tables)
+        bed.run("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+        [table] = bed.report.tables
+        with closing(bed.source.snapshot([table], at)) as snapshot:
+            schema = snapshot.schema(table)
+            assert _count(snapshot, schema, how) == 2
+        with closing(bed.source.snapshot([table], at)) as snapshot:
+            bed.run(_REWRITES[change][0 if isinstance(bed.server, EmbeddedPostgres) else 1])
+            with pytest.raises(TableAlteredError):
+                _count(snapshot, schema, how)
 
     def test_a_dump_has_all_rows_and_can_be_stored(self, bed: Bed) -> None:
         bed.run("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, NULL)")

@@ -33,6 +33,7 @@ from agent.sources.postgres.snapshot.checksums import checksums
 from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE
 from agent.sources.postgres.snapshot.dump import PostgresDumper
 from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot
+from agent.sources.postgres.snapshot.rewritten import refuse_rewritten
 from agent.sources.postgres.snapshot.rows import copy_rows
 from agent.sources.postgres.snapshot.sessions import SnapshotSessions
 from agent.sources.postgres.streams import PostgresStreams
@@ -250,6 +251,7 @@ class PostgresSnapshot:
         rows = f"({self._rows(schema)}) AND {condition}"
         with self._sessions.use() as connection:
             yield from copy_rows(connection, schema, WHOLE_TABLE, rows=rows)
+            refuse_rewritten(connection, schema.table_id)
             if of_other_names(connection, [schema]):
                 raise SourceUnreachableError(
                     f"table {schema.qualified_name} was renamed or dropped while it was to be read; try again"

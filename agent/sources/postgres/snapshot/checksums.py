@@ -23,6 +23,7 @@ from agent.sources.postgres.decode.types import Kind
 from agent.sources.postgres.server.catalog import rows_of
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.sql import identifier, output_text
+from agent.sources.postgres.snapshot.rewritten import refuse_rewritten
 from agent.sources.postgres.snapshot.sessions import SnapshotSessions
 
 _TIMEOUT_S: Final = 3600.0
@@ -77,6 +78,7 @@ class PostgresChecksums:
     def open(self) -> Iterator[ChecksumSession]:
         with self.pool.use() as connection:
             yield _Session(connection, rows_of(connection, self.schema), _row(self.schema), self.rows)
+            refuse_rewritten(connection, self.schema.table_id)
 
 
 @dataclass(frozen=True, slots=True)

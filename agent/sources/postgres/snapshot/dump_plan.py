@@ -3,7 +3,7 @@
 The rules for continuing, and why they are right, are in ``agent.sources.postgres.snapshot.dump``.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,7 +13,6 @@ from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_comp
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.server.catalog import (
     ALL_COLUMNS,
-    all_leaves_sql,
     leaves_sql,
     of_other_names,
     present_schemas,
@@ -24,6 +23,7 @@ from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.keys import keys_of
 from agent.sources.postgres.server.terms import AllTerms
 from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind, plan_chunks
+from agent.sources.postgres.snapshot.rewritten import rewritten
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
 from reactor.records.tables.table import TableRecord
@@ -71,7 +71,8 @@ class _Planner:
         _lock(self.connection, list(schemas.values()))
         gone = unfinished - schemas.keys() | _gone(self.connection, list(schemas.values()))
         schemas = {table: schema for table, schema in schemas.items() if table not in gone}
-        _refuse_rewritten(self.connection, schemas)
+        if name := rewritten(self.connection, schemas):
+            raise SourceUnreachableError(f"{name} was rewritten while the dump began; it starts again by itself")
         order = self.order.without(gone)
         found = order.with_keys(keys_of(self.connection, schemas)).tables
         records = {record.table_id: record for record in found if record.table_id in schemas}
@@ -149,17 +150,3 @@ def _gone(connection: Connection, schemas: Sequence[TableSchema]) -> set[int]:
                 f"{schema.qualified_name} was renamed while the dump began; it starts again by itself"
             )
     return set(others)
-
-
-def _refuse_rewritten(connection: Connection, tables: Iterable[int]) -> None:
-    """The catalog's row is read under the snapshot, the function's answer is of now.
-
-    :raises SourceUnreachableError: a table has been rewritten since the snapshot.
-    """
-    rewritten = connection.query(
-        "SELECT oid::regclass FROM pg_catalog.pg_class JOIN "
-        f"{all_leaves_sql(tables)} AS leaves ON oid = leaf "
-        "WHERE relkind = 'r' AND relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(oid) LIMIT 1"
-    )
-    if rewritten:
-        raise SourceUnreachableError(f"{rewritten[0][0]} was rewritten while the dump began; it starts again by itself")

@@ -26,6 +26,7 @@ from agent.sources.postgres.server.sql import identifier
 from agent.sources.postgres.server.terms import AllTerms, PublishedTerms
 from agent.sources.postgres.server.uri import Target
 from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE, Chunk, PlanKind
+from agent.sources.postgres.snapshot.rewritten import rewritten
 from agent.sources.postgres.snapshot.rows import copy_rows, session
 
 _WHOLE_BYTES: Final = 16 << 20
@@ -35,6 +36,8 @@ _SPREAD_PAGES: Final = 512
 #: values longer than this are read only if there are no others
 _SHORT_BYTES: Final = 8_192
 _FEW_ROWS: Final = 200
+#: how often the rows are read, if the table is rewritten meanwhile
+_TRIES: Final = 3
 #: updates may omit values that are stored out of line
 _APART_BYTES: Final = 1_000
 #: timeout to find a row, or that there is none
@@ -76,32 +79,48 @@ def read(
 
     :raises TableHeldError: the values cannot be determined.
     """
+    for _ in range(_TRIES):
+        with session(source, None) as connection:
+            found = _read(connection, before, after, origins, key, rows)
+            if not rewritten(connection, [after.table_id]):
+                return found
+    raise _unknown(after, "the table is rewritten all the time")
+
+
+def _read(
+    connection: Connection,
+    before: TableSchema,
+    after: TableSchema,
+    origins: Mapping[str, str],
+    key: Sequence[str],
+    rows: str,
+) -> Survivors | None:
+    """As ``read``, in the connection's transaction."""
     old, new = _by_name(before), _by_name(after)
     retyped = [name for name, origin in origins.items() if _kind(old[origin]) != _kind(new[name])]
-    with session(source, None) as connection:
-        kept = [name for name in retyped if keeps(connection, _kind(old[origins[name]]), _kind(new[name]))]
-        if not retyped or not connection.query(f"SELECT FROM pg_catalog.pg_class WHERE oid = {after.table_id}"):
-            return None
-        if len(kept) == len(retyped) and not _has_company(connection, after, kept):
-            return None
-        today = read_schemas(connection, [after.table_id], _ALL_STORED)[after.table_id]
-        now = _as_now(today, after)
-        if any(name in now and _kind(now[name]) != _kind(new[name]) for name in kept):
-            raise _unknown(after, "the table was altered again before its rows were compared")
-        # a column retyped again, or dropped, is judged with that later change
-        retyped = [name for name in retyped if name in now and _kind(now[name]) == _kind(new[name])]
-        names = list(key) or [name for name in new if name in now]
-        if any(name not in now or _kind(now[name]) != _kind(new[name]) for name in names):
-            raise _unknown(after, "the table was altered again before its rows were compared")
-        after = replace(after, schema_name=today.schema_name, name=today.name)
-        table = _Table(connection, after, {name: now[name] for name in [*names, *retyped]}, tuple(retyped))
-        if not retyped:
-            return None
-        found, is_whole = table.survivors(rows)
-        moves_key = not set(key).isdisjoint(retyped)
-        if not (found.num_rows or moves_key):
-            return None
-        all_keys = table.keys(names) if moves_key and is_whole else None
+    kept = [name for name in retyped if keeps(connection, _kind(old[origins[name]]), _kind(new[name]))]
+    if not retyped or not connection.query(f"SELECT FROM pg_catalog.pg_class WHERE oid = {after.table_id}"):
+        return None
+    if len(kept) == len(retyped) and not _has_company(connection, after, kept):
+        return None
+    today = read_schemas(connection, [after.table_id], _ALL_STORED)[after.table_id]
+    now = _as_now(today, after)
+    if any(name in now and _kind(now[name]) != _kind(new[name]) for name in kept):
+        raise _unknown(after, "the table was altered again before its rows were compared")
+    # a column retyped again, or dropped, is judged with that later change
+    retyped = [name for name in retyped if name in now and _kind(now[name]) == _kind(new[name])]
+    names = list(key) or [name for name in new if name in now]
+    if any(name not in now or _kind(now[name]) != _kind(new[name]) for name in names):
+        raise _unknown(after, "the table was altered again before its rows were compared")
+    after = replace(after, schema_name=today.schema_name, name=today.name)
+    table = _Table(connection, after, {name: now[name] for name in [*names, *retyped]}, tuple(retyped))
+    if not retyped:
+        return None
+    found, is_whole = table.survivors(rows)
+    moves_key = not set(key).isdisjoint(retyped)
+    if not (found.num_rows or moves_key):
+        return None
+    all_keys = table.keys(names) if moves_key and is_whole else None
     return Survivors(found, tuple(names), tuple(retyped), bool(key) and not moves_key, moves_key, all_keys)
 
 
