@@ -25,6 +25,7 @@ from agent.sources.mysql.server.sql import identifier, literal, qualified
 from agent.sources.mysql.server.uri import Target, parse_uri
 from agent.sources.mysql.snapshot.checksums import checksums
 from agent.sources.mysql.snapshot.chunks import WHOLE_TABLE, Chunk
+from agent.sources.mysql.snapshot.replaced import hold, made
 from agent.sources.mysql.snapshot.rows_text import read_rows, select_list
 from reactor.ids import Ts
 from reactor.records.tables.table import TableRecord
@@ -89,6 +90,8 @@ class MysqlSnapshot:
         """:raises SourceError: the source cannot be reached, is not the one whose binlog the log has, or has no exact
         moment for us (``open_readers``)."""
         target = parse_uri(source) if isinstance(source, str) else source
+        self._made = made(target, tables)
+        self._held: set[Table] = set()
         with ExitStack() as stack:
             readers = stack.enter_context(open_readers(target, 1, tables))
             self._connection = readers.connections[0]
@@ -113,18 +116,30 @@ class MysqlSnapshot:
 
     def read_range(self, schema: TableSchema, keys: KeyRange) -> Iterator[pa.RecordBatch]:
         chunk = Chunk(0, " AND ".join(keys.conditions(identifier(keys.column))) or WHOLE_TABLE.predicate)
-        return select_rows(self._connection, schema, chunk)
+        return self._rows(schema, chunk)
 
     def read_where(self, schema: TableSchema, condition: str) -> Iterator[pa.RecordBatch]:
         names = [column.name for column in schema.columns]
-        return select_rows(self._connection, schema, Chunk(0, in_sql(parse(condition), names, _WORDS)))
+        return self._rows(schema, Chunk(0, in_sql(parse(condition), names, _WORDS)))
 
     def read_keys(self, schema: TableSchema, keys: pa.Table) -> Iterator[pa.RecordBatch]:
         for condition in key_conditions(keys, _CONSTANTS):
-            yield from select_rows(self._connection, schema, Chunk(0, condition))
+            yield from self._rows(schema, Chunk(0, condition))
 
     def checksums(self, schema: TableSchema) -> SourceChecksums | NoChecksums:
+        self._hold(schema)
         return checksums(self._connection, schema)
+
+    def _rows(self, schema: TableSchema, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        self._hold(schema)
+        return select_rows(self._connection, schema, chunk)
+
+    def _hold(self, schema: TableSchema) -> None:
+        """:raises TableAlteredError: the table is not the one that the snapshot has."""
+        table = schema.schema_name, schema.name
+        if table not in self._held:
+            hold(self._connection, table, self._made.get(table))
+            self._held.add(table)
 
     def close(self) -> None:
         self._stack.close()
