@@ -4,7 +4,6 @@ source's in the end, or the table is held."""
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from threading import Lock
 
 import pytest
 
@@ -13,6 +12,7 @@ from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
 from capture.embedded import EmbeddedPostgres
 from reactor.errors import WeirError
+from tests.integration.agent.sources.postgres.meanwhile import meanwhile
 from tests.integration.agent.sources.postgres.random_partitions import PARTITIONED, PartitionStatements
 from tests.integration.agent.sources.postgres.random_sessions import Sessions
 from tests.integration.agent.sources.postgres.random_statements import SETUP, Statements
@@ -101,31 +101,6 @@ async def test_the_table_of_several_sessions_equals_its_source_or_is_held(
         drop_slots(rig)
 
 
-class _Meanwhile:
-    """Another session, which alters the table between the queries of ours."""
-
-    def __init__(self, rig: SyncRig, statements: Statements | PartitionStatements, random: Random) -> None:
-        self._statements, self._random, self._query = statements, random, Connection.query
-        self._own = connect(rig.uri)
-        self._own.query("SET lock_timeout = 20")
-        self._is_free = Lock()
-        self.done: list[str] = []
-
-    def query(self, connection: Connection, sql: str, *, timeout_s: float = 60) -> list[tuple[str | None, ...]]:
-        try:
-            return self._query(connection, sql, timeout_s=timeout_s)
-        finally:
-            if connection is not self._own and self._random.random() < 0.3 and self._is_free.acquire(blocking=False):
-                try:
-                    self.done += _execute(self._own, self._statements, self._random)
-                finally:
-                    self._is_free.release()
-
-    def close(self) -> None:
-        with self._is_free:
-            self._own.close()
-
-
 @pytest.mark.parametrize("kind", ["plain", "partitioned"])
 @pytest.mark.parametrize("seed", range(_MEANWHILE_SEEDS))
 async def test_the_table_that_is_altered_while_the_stream_asks_equals_its_source_or_is_held(
@@ -138,16 +113,13 @@ async def test_the_table_that_is_altered_while_the_stream_asks_equals_its_source
     with connect(rig.uri) as connection:
         rig.first_schemas = read_schemas(connection, [rig.tables[0].table_id])
         done = _execute(connection, statements, random)
-    meanwhile = _Meanwhile(rig, statements, random)
     try:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(Connection, "query", lambda *given, **named: meanwhile.query(*given, **named))
+        with meanwhile(rig.uri, lambda own: _execute(own, statements, random), random) as others:
             await _read(rig)
         await _read(rig)
-        _check(rig, tmp_path, done + meanwhile.done)
-        assert meanwhile.done
+        assert others
+        _check(rig, tmp_path, done + others)
     finally:
-        meanwhile.close()
         drop_slots(rig)
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from agent.errors import PositionLostError, TableHeldError, TableIneligibleError
 from agent.sources.postgres.server.catalog import read_schemas
-from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.terms import ALL_ROWS, read_terms
 from capture.embedded import EmbeddedPostgres
 from reactor.errors import WeirError
+from tests.integration.agent.sources.postgres.meanwhile import meanwhile
 from tests.integration.agent.sources.postgres.random_publications import (
     PUBLICATIONS,
     SETUP,
@@ -54,23 +55,49 @@ async def test_each_table_equals_what_is_published_of_it_or_is_held(
         drop_slots(rig)
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("kind", PUBLICATIONS)
+async def test_each_table_equals_what_is_published_though_that_changes_while_the_stream_asks(
+    kind: str, seed: int, postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    random = Random(f"{kind} {seed}")
+    statements, (begin, filters) = PublicationStatements(random, kind), PUBLICATIONS[kind]
+    rig = make_rig(postgres, tmp_path, SETUP, TABLES, publication=begin)
+    rig.rules = ("*.*",)
+    try:
+        with connect(rig.uri) as connection:
+            terms = read_terms(connection, ["mine"])
+            rig.first_schemas = read_schemas(connection, [table.table_id for table in rig.tables], terms)
+            done = _change(rig, statements, connection)
+        with meanwhile(rig.uri, lambda own: _change(rig, statements, own), random) as others:
+            lost = await _read(rig)
+        lost = lost or await _read(rig)
+        assert not lost or statements.is_replaced, f"{lost}: {'; '.join(done + others)}"
+        if not lost:
+            list(_compare(rig, tmp_path / "lake", filters, done + others))
+    finally:
+        drop_slots(rig)
+
+
 def _changed(rig: SyncRig, statements: PublicationStatements, random: Random) -> Iterator[str]:
     with connect(rig.uri) as connection:
         for _ in range(random.randint(4, 16)):
-            found = connection.query(
-                "SELECT oid::int8, oid::regclass FROM pg_class WHERE relkind = 'r' AND oid > 16383"
-            )
-            names = {int(oid or 0): str(name) for oid, name in found}
-            there = {
-                first: names[table.table_id]
-                for first, table in zip(TABLES, rig.tables, strict=True)
-                if table.table_id in names
-            }
-            if there:
-                statement = statements.next(there)
-                with suppress(WeirError):
-                    connection.query(statement)
-                    yield statement
+            yield from _change(rig, statements, connection)
+
+
+def _change(rig: SyncRig, statements: PublicationStatements, connection: Connection) -> list[str]:
+    """Execute the next statement; return it unless it is refused."""
+    found = connection.query("SELECT oid::int8, oid::regclass FROM pg_class WHERE relkind = 'r' AND oid > 16383")
+    names = {int(oid or 0): str(name) for oid, name in found}
+    there = {
+        first: names[table.table_id] for first, table in zip(TABLES, rig.tables, strict=True) if table.table_id in names
+    }
+    if there:
+        statement = statements.next(there)
+        with suppress(WeirError):
+            connection.query(statement)
+            return [statement]
+    return []
 
 
 async def _read(rig: SyncRig) -> str:
