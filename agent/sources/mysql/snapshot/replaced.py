@@ -1,8 +1,8 @@
-"""Replaced tables: snapshots do not protect from statements that give a name to another table (RENAME TABLE), or take a
-partition away.
+"""Replaced tables: snapshots do not protect from statements that give a table's name to another one (RENAME TABLE), or
+drop a partition.
 
-InnoDB itself refuses a table that it has rewritten since (error 1412). Of ``EXCHANGE PARTITION`` no user but one with
-PROCESS sees anything.
+InnoDB itself refuses a table that it has rewritten since (error 1412). ``EXCHANGE PARTITION`` leaves no trace for users
+without PROCESS; the table is copied when the binlog reports it.
 """
 
 from collections.abc import Collection
@@ -14,12 +14,13 @@ from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.sql import literal, qualified
 from agent.sources.mysql.server.uri import Target
 
-#: what is there of a table: when it was created or last rebuilt, and its partitions
+#: when a table, or each of its partitions, was created or last rebuilt, with their names
 Made = tuple[tuple[str, ...], ...]
 
 
 def made(target: Target, tables: Collection[Table]) -> dict[Table, Made]:
-    """Return what there is of these tables by now. To a transaction of before, MySQL shows what there was."""
+    """Return the present state of these tables. It is read in a session of its own, since MySQL shows a transaction the
+    state as of its snapshot."""
     if not tables:
         return {}
     schemas = ", ".join(literal(name) for name in sorted({schema for schema, _ in tables}))

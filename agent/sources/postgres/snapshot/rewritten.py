@@ -1,7 +1,7 @@
 """Rewritten tables: snapshots do not protect from statements that give a table another file, or other partitions.
 
-The rows of a new file (ALTER TABLE, TRUNCATE) are newer than a snapshot of before, so that the table seems empty in it;
-a partition that has left is not read, and one that has come is.
+The rows of a new file (ALTER TABLE, TRUNCATE) are newer than an earlier snapshot, which therefore shows no rows; a
+partition that was detached is not read, and one that was attached is.
 """
 
 from collections.abc import Iterable
@@ -10,8 +10,8 @@ from typing import Final
 from agent.errors import TableAlteredError
 from agent.sources.postgres.server.catalog import Queries
 
-#: The functions answer as of now, and what is selected is of the snapshot. A partition that is being detached is one to
-#: neither (the column is there from version 14 on).
+#: The functions return the present state, and the selected rows are those of the snapshot. Neither includes a partition
+#: that is being detached (the column exists from version 14 on).
 _REWRITTEN_SQL: Final = """
 WITH RECURSIVE roots(root) AS (SELECT pg_catalog.unnest('{{{ids}}}'::pg_catalog.oid[])),
 known(root, relid) AS (
@@ -39,7 +39,7 @@ def rewritten(connection: Queries, table_ids: Iterable[int]) -> str:
 
 
 def refuse_rewritten(connection: Queries, table_id: int) -> None:
-    """Call it behind reading the table's rows.
+    """Check a table whose rows the transaction has read.
 
     :raises TableAlteredError: they are not those of the snapshot.
     """

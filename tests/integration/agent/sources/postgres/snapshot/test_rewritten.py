@@ -84,6 +84,23 @@ def test_rows_of_partitions_are_those_of_the_snapshot(
             assert rows == [{"id": 1, "v": "a"}, {"id": 11, "v": "b"}]
 
 
+def test_a_detachment_that_was_interrupted_refuses_nothing(
+    postgres: EmbeddedPostgres, writer: psycopg.Connection
+) -> None:
+    """Its second step is pending: the partition is not read as one any more."""
+    with psycopg.connect(postgres.dsn(writer.info.dbname)) as reader:
+        reader.execute("SELECT FROM t")
+        writer.execute("SET lock_timeout = 50")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            writer.execute("ALTER TABLE t DETACH PARTITION high CONCURRENTLY")
+    assert writer.execute("SELECT count(*) FROM pg_inherits WHERE inhdetachpending").fetchone() == (1,)
+    source = open_source(_uri(postgres, writer), Scope("c", "f", SinkMode.UPSERT, ChangefeedConfig()))
+    tables = {table.name: table for table in source.discover().tables}
+    with closing(source.snapshot([tables["t"]], BEGIN)) as snapshot:
+        rows = pa.Table.from_batches(snapshot.read(snapshot.schema(tables["t"]))).to_pylist()
+    assert rows == [{"id": 1, "v": "a"}]
+
+
 def test_values_are_compared_though_another_statement_rewrites_the_table(
     postgres: EmbeddedPostgres, writer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
