@@ -45,6 +45,6 @@ def hold(connection: Connection, table: Table, before: Made | None) -> None:
     connection.query(f"SELECT 1 FROM {qualified(*table)} LIMIT 0")
     if made(connection.target, [table]).get(table) != before:
         raise TableAlteredError(
-            f"table {'.'.join(table)} was replaced, as by RENAME TABLE, or lost a partition since the snapshot that is "
-            "to read it; try again"
+            f"table {'.'.join(table)} was altered under the snapshot that is to read it, or another one took its name; "
+            "try again"
         )

@@ -22,11 +22,15 @@ BEFORE_INDEXES: Final = (
 
 
 def has_rows(connection: Connection, relation: Relation, condition: str, *, otherwise: bool = True) -> bool:
-    """Return ``otherwise`` if the query fails because the table is locked."""
+    """Return ``otherwise`` if the query fails because the table is locked, or if the table has got another file since
+    the transaction's snapshot, in which it has no row then."""
     name = qualified(relation.schema_name, relation.name)
     try:
         connection.query(f"SAVEPOINT weir; SET LOCAL lock_timeout = {_LOCK_MS}")
-        return bool(connection.query(f"SELECT 1 FROM ONLY {name} WHERE {condition} LIMIT 1"))
+        if connection.query(f"SELECT 1 FROM ONLY {name} WHERE {condition} LIMIT 1"):
+            return True
+        [[file]] = connection.query(f"SELECT pg_catalog.pg_relation_filenode({relation.table_id})::int8")
+        return otherwise if int(file or 0) != relation.file else False
     except SourceError:
         return otherwise
     finally:

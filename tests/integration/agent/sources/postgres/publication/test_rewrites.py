@@ -14,6 +14,7 @@ from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.rewrites import Rewrites
+from agent.sources.postgres.publication.row_search import has_rows
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.stream.catalog_lookup import Guess, look_up, verified
@@ -247,6 +248,25 @@ def test_a_table_keeps_its_file_while_its_rows_are_judged(connection: Connection
             other.query("TRUNCATE t")
         other.query("TRUNCATE plain")  # as far as is known, it has no other file
     connection.query("TRUNCATE t")
+
+
+@pytest.mark.sample(1.0)
+@pytest.mark.parametrize("otherwise", [True, False])
+def test_a_table_that_is_rewritten_meanwhile_is_not_taken_for_an_empty_one(
+    connection: Connection, postgres: EmbeddedPostgres, *, otherwise: bool
+) -> None:
+    for statement in (*_TABLES.split("; "), _ROWS):
+        connection.query(statement)
+    ids = {name: _number(connection, f"'{name}'::regclass::oid") for name in ("t", "plain")}
+    database = connection.query("SELECT current_database()")[0][0]
+    with connect(postgres.uri(str(database))) as other, published.one_moment(connection):
+        now = published.read(connection, (), list(ids.values()))
+        t, plain = (now.tables[ids[name]] for name in ("t", "plain"))
+        assert has_rows(connection, t, "true", otherwise=otherwise)
+        assert not has_rows(connection, t, "id > 99", otherwise=otherwise)
+        assert not has_rows(connection, plain, "true", otherwise=otherwise)
+        other.query("ALTER TABLE t ALTER id TYPE bigint")
+        assert has_rows(connection, t, "true", otherwise=otherwise) is otherwise
 
 
 def _unknown(connection: Connection, table: int, column: str) -> dict[str, Guess]:
