@@ -127,7 +127,7 @@ def goes_on(request: pytest.FixtureRequest) -> Callable[[], None]:
     return (lambda: None) if request.param == "running" else log._known.clear
 
 
-@pytest.mark.sample(0.1)
+@pytest.mark.sample(0.05)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("act", HARMFUL)
 def test_what_others_change_holds_the_table_until_it_is_restored(
@@ -155,7 +155,7 @@ def test_what_others_change_holds_the_table_until_it_is_restored(
     assert len(contents(sink)) == len(before) + (2 if way == "changelog" else 1)
 
 
-@pytest.mark.sample(0.1)
+@pytest.mark.sample(0.05)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("act", HARMLESS)
 def test_what_changes_no_row_does_not_hold(
