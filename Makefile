@@ -80,7 +80,7 @@ TURN ?= $(shell echo $$(($$(date +%s) / 86400)))
 matrix: export TEST_TURN := $(if $(ARGS)$(ALL),,$(TURN))
 matrix: java mariadb mysql azurite iproute ## what make test leaves out, in six turns, one a day: fail-points, stories of faults, generated cases; ALL=1: all, in hours
 	@TEST_PATIENCE=$(if $(ARGS),1,2) $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
-	@$(if $(ARGS),,$(PYTHON) -m pytest $(PARALLEL) --hypothesis-profile matrix tests/unit)
+	@$(if $(ARGS),,$(PYTHON) -m pytest $(PARALLEL) -m "matrix or not matrix" --hypothesis-profile matrix tests/unit)
 
 fuzz: $(INSTALLED) ## bytes that nobody would send, for everything that reads bytes: SECONDS=60 for each target, ARGS="--only frames,toml"
 	@$(PYTHON) -m tests.fuzz --seconds $(SECONDS) $(ARGS)

@@ -15,10 +15,10 @@ from agent.sources.mysql.server.sql import literal, qualified
 from agent.sources.mysql.server.uri import Target
 
 #: when a table, or each of its partitions, was created or last rebuilt, with their names
-Made = tuple[tuple[str, ...], ...]
+State = tuple[tuple[str, ...], ...]
 
 
-def made(target: Target, tables: Collection[Table]) -> dict[Table, Made]:
+def states_of(target: Target, tables: Collection[Table]) -> dict[Table, State]:
     """Return the present state of these tables. It is read in a session of its own, since MySQL shows a transaction the
     state as of its snapshot."""
     if not tables:
@@ -37,13 +37,13 @@ def made(target: Target, tables: Collection[Table]) -> dict[Table, Made]:
     return {table: tuple(found[table]) for table in tables if table in found}
 
 
-def hold(connection: Connection, table: Table, before: Made | None) -> None:
+def hold(connection: Connection, table: Table, before: State | None) -> None:
     """Keep a table as it is until the connection's transaction ends.
 
     :raises TableAlteredError: it is not the one of ``before``.
     """
     connection.query(f"SELECT 1 FROM {qualified(*table)} LIMIT 0")
-    if made(connection.target, [table]).get(table) != before:
+    if states_of(connection.target, [table]).get(table) != before:
         raise TableAlteredError(
             f"table {'.'.join(table)} was altered under the snapshot that is to read it, or another one took its name; "
             "try again"

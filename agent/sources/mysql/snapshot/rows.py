@@ -25,7 +25,7 @@ from agent.sources.mysql.server.sql import identifier, literal, qualified
 from agent.sources.mysql.server.uri import Target, parse_uri
 from agent.sources.mysql.snapshot.checksums import checksums
 from agent.sources.mysql.snapshot.chunks import WHOLE_TABLE, Chunk
-from agent.sources.mysql.snapshot.replaced import hold, made
+from agent.sources.mysql.snapshot.replaced import hold, states_of
 from agent.sources.mysql.snapshot.rows_text import read_rows, select_list
 from reactor.ids import Ts
 from reactor.records.tables.table import TableRecord
@@ -90,7 +90,7 @@ class MysqlSnapshot:
         """:raises SourceError: the source cannot be reached, is not the one whose binlog the log has, or has no exact
         moment for us (``open_readers``)."""
         target = parse_uri(source) if isinstance(source, str) else source
-        self._made = made(target, tables)
+        self._states = states_of(target, tables)
         self._held: set[Table] = set()
         with ExitStack() as stack:
             readers = stack.enter_context(open_readers(target, 1, tables))
@@ -138,7 +138,7 @@ class MysqlSnapshot:
         """:raises TableAlteredError: the table is not the one that the snapshot has."""
         table = schema.schema_name, schema.name
         if table not in self._held:
-            hold(self._connection, table, self._made.get(table))
+            hold(self._connection, table, self._states.get(table))
             self._held.add(table)
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ def has_rows(connection: Connection, relation: Relation, condition: str, *, othe
         if connection.query(f"SELECT 1 FROM ONLY {name} WHERE {condition} LIMIT 1"):
             return True
         [[file]] = connection.query(f"SELECT pg_catalog.pg_relation_filenode({relation.table_id})::int8")
-        return otherwise if int(file or 0) != relation.file else False
+        return otherwise and int(file or 0) != relation.file
     except SourceError:
         return otherwise
     finally:

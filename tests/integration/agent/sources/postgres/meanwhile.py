@@ -15,9 +15,8 @@ _CHANCE = 0.3
 
 
 @contextmanager
-def meanwhile(uri: str, step: Callable[[Connection], list[str]], random: Random) -> Iterator[list[str]]:
-    """Behind some of our queries, ``step`` is called with a connection of its own; yield all that it has returned."""
-    done: list[str] = []
+def between_queries(uri: str, step: Callable[[Connection], object], is_due: Callable[[], bool]) -> Iterator[None]:
+    """Behind each of our queries, ``step`` is called with a connection of its own if ``is_due``."""
     query, is_free = Connection.query, Lock()
 
     with closing(connect(uri)) as own, pytest.MonkeyPatch.context() as patched:
@@ -27,14 +26,22 @@ def meanwhile(uri: str, step: Callable[[Connection], list[str]], random: Random)
             try:
                 return query(self, sql, timeout_s=timeout_s)
             finally:
-                if self is not own and random.random() < _CHANCE and is_free.acquire(blocking=False):
+                if self is not own and is_due() and is_free.acquire(blocking=False):
                     try:
-                        done.extend(step(own))
+                        step(own)
                     finally:
                         is_free.release()
 
         patched.setattr(Connection, "query", interrupted)
         try:
-            yield done
+            yield
         finally:
             is_free.acquire()  # a thread of ours may be in the middle of one
+
+
+@contextmanager
+def meanwhile(uri: str, step: Callable[[Connection], list[str]], random: Random) -> Iterator[list[str]]:
+    """Do it behind some of our queries; yield all that ``step`` has returned."""
+    done: list[str] = []
+    with between_queries(uri, lambda own: done.extend(step(own)), lambda: random.random() < _CHANCE):
+        yield done

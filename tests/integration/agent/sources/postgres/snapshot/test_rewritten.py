@@ -10,7 +10,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from agent.errors import TableAlteredError
+from agent.errors import TableAlteredError, TableLockedError
 from agent.ports.source import BEGIN, Scope
 from agent.sources import open_source
 from agent.sources.postgres.server.connection import Connection
@@ -19,6 +19,7 @@ from agent.sources.postgres.snapshot import survivors
 from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
 from tests import pgoutput
+from tests.integration.agent.sources.postgres.meanwhile import between_queries
 from tests.shared_postgres import give_back
 
 _TABLES = """
@@ -102,24 +103,15 @@ def test_a_detachment_that_was_interrupted_refuses_nothing(
 
 
 def test_values_are_compared_though_another_statement_rewrites_the_table(
-    postgres: EmbeddedPostgres, writer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    postgres: EmbeddedPostgres, writer: psycopg.Connection
 ) -> None:
     """It comes between any two of the statements by which they are read; no rows would mean that all are new."""
-    uri, query = _uri(postgres, writer), Connection.query
-    left = 0
+    uri = _uri(postgres, writer)
 
-    def altered(self: Connection, sql: str, *, timeout_s: float = 60) -> list[tuple[str | None, ...]]:
-        nonlocal left
-        try:
-            return query(self, sql, timeout_s=timeout_s)
-        finally:
-            left -= 1
-            if left == 0:
-                with contextlib.suppress(psycopg.errors.LockNotAvailable):  # it is read just now
-                    writer.execute("ALTER TABLE v ALTER n TYPE bigint")
+    def rewrite(own: Connection) -> None:
+        with contextlib.suppress(TableLockedError):  # it is read just now
+            own.query("ALTER TABLE v ALTER n TYPE bigint")
 
-    writer.execute("SET lock_timeout = 20")
-    monkeypatch.setattr(Connection, "query", altered)
     for behind in itertools.count(1):
         writer.execute("DROP TABLE IF EXISTS v; CREATE TABLE v (id int PRIMARY KEY, v text, n int)")
         writer.execute("INSERT INTO v VALUES (1, 'a', 1), (2, 'b', 2)")
@@ -127,9 +119,10 @@ def test_values_are_compared_though_another_statement_rewrites_the_table(
         before = pgoutput.read_schema(uri, table)
         writer.execute("ALTER TABLE v ALTER v TYPE varchar(3) USING upper(v)")
         after = pgoutput.read_schema(uri, table)
-        left = behind
-        found = survivors.read(uri, before, after, {name: name for name in ("id", "v", "n")}, ("id",), ALL_ROWS)
-        if left > 0:
+        queries = itertools.count(1)
+        with between_queries(uri, rewrite, lambda: next(queries) == behind):  # noqa: B023 - called in this turn
+            found = survivors.read(uri, before, after, {name: name for name in ("id", "v", "n")}, ("id",), ALL_ROWS)
+        if next(queries) <= behind:
             break
         assert found is not None, f"behind statement {behind}"
         assert found.rows.to_pylist() == [{"id": 1, "v": "A"}, {"id": 2, "v": "B"}], f"behind statement {behind}"
