@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from agent.kernels.key_digest import new_secret
-from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.rows.schema_change import ColumnMove, Mask, SchemaChange
 from agent.sinks.common import changelog, conversion
 from agent.sinks.delta.table import change_feed, files, partitions
 from agent.sinks.delta.table import place as delta_table
@@ -83,8 +83,9 @@ def converted_rows(table: DeltaTable, moves: Sequence[ColumnMove], change: Schem
 
 def changed_rows(table: DeltaTable, moves: Sequence[ColumnMove], change: SchemaChange) -> Iterator[pa.Table]:
     """Yield the rows that have other values under a name, as a change feed has them: those that a renamed, dropped or
-    new column is not NULL in. Another type of a column changes no row."""
-    stored, secret = delta_table.arrow_schema(table), new_secret()
+    new column is not NULL in, or whose values the source has converted. Another type of a column changes no row."""
+    assert change.after is not None
+    stored, secret, key = delta_table.arrow_schema(table), new_secret(), list(change.after.key)
     origins, columns = conversion.origins_of(stored, moves), conversion.columns_of(moves)
 
     def pairs() -> Iterator[tuple[pa.Table, pa.Table]]:
@@ -92,12 +93,15 @@ def changed_rows(table: DeltaTable, moves: Sequence[ColumnMove], change: SchemaC
             after = conversion.converted_rows(batch.select(origins), moves, change, forms=delta_schema.FORMS)
             before = change_feed.as_they_were(batch, columns)
             for move in moves:
-                if move.origin == move.name:
-                    at, item = before.schema.get_field_index(move.name), columns.field(move.name)
-                    column = after.column(move.name)
-                    before = before.append_column(item, column) if at < 0 else before.set_column(at, item, column)
+                if move.origin == move.name and move.name not in before.schema.names:
+                    before = before.append_column(columns.field(move.name), after.column(move.name))
             is_changed = pa.array(~change_feed.is_same(before, after, secret))
             yield before.filter(is_changed), after.filter(is_changed)
 
-    yield from (change_feed.old_rows(before, np.ones(before.num_rows, np.bool_)) for before, _ in pairs())
-    yield from (change_feed.new_rows(after, np.ones(after.num_rows, np.bool_)) for _, after in pairs())
+    def stays(before: pa.Table, after: pa.Table) -> Mask:
+        if not {*key} <= {*before.schema.names}:
+            return np.ones(before.num_rows, np.bool_)
+        return change_feed.is_same(before.select(key), after.select(key), secret)
+
+    yield from (change_feed.old_rows(before, stays(before, after)) for before, after in pairs())
+    yield from (change_feed.new_rows(after, stays(before, after)) for before, after in pairs())
