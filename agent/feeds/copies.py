@@ -250,7 +250,7 @@ def place(feed: Feed, table: TableRecord, spans: tuple[TableSpan, ...], number: 
     schema, files = _read(manifest)
     failpoints.reach(Point.COPY_BEFORE_SINK)
     selected = rules_for(feed.config.filter, table.schema_name, table.name).select(schema)
-    sink.replace(TableCopy(table, spans, selected, arrow_schema(selected), files, cut))
+    sink.replace(TableCopy(table, spans, selected, arrow_schema(selected), files, cut, number))
     failpoints.reach(Point.COPY_AFTER_SINK)
 
 

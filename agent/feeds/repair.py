@@ -23,6 +23,7 @@ from agent.ports.sink import ReadsBack, Repairs, RowRepair, Sink
 from agent.ports.source import ComparisonSnapshot
 from agent.rows.changes import BEFORE_FULL, BEFORE_NONE, DELETE, INSERT, UPDATE, Changes
 from agent.rows.fold import key_codes
+from agent.rows.later_changes import later_seq
 from agent.rows.schema import TableSchema
 from reactor.ids import TableSpan
 from reactor.records.changefeed import FilterConfig
@@ -30,9 +31,6 @@ from reactor.records.tables.table import TableRecord
 
 #: rows of differing keys, of both sides, that are in memory at a time
 _ROWS_MAX = 200_000
-#: above all numbers of changes within a transaction; later repairs at the same Ts have larger ones
-_SEQ = 1 << 62
-_SEQ_BITS = 18
 
 #: what becomes of a key's row
 INSERTED, UPDATED, DELETED = "inserted", "updated", "deleted"
@@ -154,12 +152,11 @@ def _rows_at(rows: pa.Table, at: npt.NDArray[np.int64]) -> pa.RecordBatch:
 def _joined(parts: Sequence[Changes], ts: int) -> Changes:
     count = sum(len(part) for part in parts)
     befores = [part.before for part in parts if part.before is not None]
-    first = _SEQ + (int(time.time()) << _SEQ_BITS)
     return Changes(
         parts[0].schema,
         np.concatenate([part.op for part in parts]),
         np.full(count, ts, np.int64),
-        first + np.arange(count, dtype=np.int64),
+        later_seq(int(time.time() * 1000)) + np.arange(count, dtype=np.int64),
         pa.Table.from_batches([part.after for part in parts]).combine_chunks().to_batches()[0],
         pa.Table.from_batches(befores).combine_chunks().to_batches()[0],
         np.concatenate([part.before_kind for part in parts]),

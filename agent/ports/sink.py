@@ -146,7 +146,9 @@ class SpanRepartition:
 @dataclass(frozen=True, slots=True)
 class TableCopy:
     """A staged copy of all rows of a table at ``table.start_ts``, with the ``spans`` to record, which the repartition
-    ``cut`` made (0: none). ``schema`` holds the replicated columns, ``arrow`` their types."""
+    ``cut`` made (0: none). ``schema`` holds the replicated columns, ``arrow`` their types. ``number``: when the copy
+    began, Unix milliseconds: of copies at one Ts, as of a source that nobody writes, a later one has a larger number.
+    """
 
     table: TableRecord
     spans: tuple[TableSpan, ...]
@@ -154,6 +156,7 @@ class TableCopy:
     arrow: pa.Schema
     files: tuple[StagedFile, ...]
     cut: int = 0
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +279,12 @@ class Replaces(Protocol):
     """A sink whose tables can be replaced by a fresh copy."""
 
     def replace(self, copy: TableCopy) -> None:
-        """Replace the table by ``copy`` and record its spans, in one step; idempotent by position. Other spans that the
-        table has had are fenced: whoever still writes them is refused.
+        """Replace the table by ``copy`` and record its spans, in one step; idempotent by position and number. Other
+        spans that the table has had are fenced: whoever still writes them is refused.
 
         Called while nobody writes the table. Works whatever state the sink's table is in, even if others changed or
         removed it. In mode changelog, which keeps its history, this appends a truncate and then the copy's rows as
-        inserts.
+        inserts, behind all changes of the same Ts.
 
         :raises agent.errors.CopyBehindError: the table is ahead of the copy.
         :raises agent.errors.SinkFencedError: a later copy has replaced the table.
@@ -353,7 +356,8 @@ class Repairs(Protocol):
     """A sink whose rows can be put right one by one."""
 
     def repair(self, order: RowRepair) -> None:
-        """Apply the changes in one step. The spans' records stay as they are.
+        """Apply the changes in one step; idempotent but for a changelog, which gets them again. The spans' records stay
+        as they are.
 
         :raises agent.errors.SinkFencedError: a span is past ``order.ts``, or the table has other spans.
         :raises agent.errors.SinkError: it cannot be written.

@@ -1,7 +1,8 @@
 """One table of one sink, whichever it is, as captures and executors use it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -162,12 +163,12 @@ class Bed:
             kind = SchemaChangeKind.ALTER
             sink.alter([SchemaChange(Ts(100), kind, table, TABLE, moves, table_schema(arrow), arrow)])
 
-    def copied(self, ts: int, *rows: tuple[Any, ...], arrow: pa.Schema = ARROW) -> TableCopy:
+    def copied(self, ts: int, *rows: tuple[Any, ...], arrow: pa.Schema = ARROW, number: int = 0) -> TableCopy:
         """The table as it is at the source at ``ts``, staged."""
         schema = table_schema(arrow)
         batch = changes([insert(*row) for row in rows], arrow=arrow).after
         staged = self.open().writer().stage(TABLE, f"{ts}-0", iter([batch]), Ts(ts)) if rows else []
-        return TableCopy(TABLE.with_(start_ts=Ts(ts)), (SPAN,), schema, arrow, tuple(staged))
+        return TableCopy(TABLE.with_(start_ts=Ts(ts)), (SPAN,), schema, arrow, tuple(staged), number=number)
 
     def task(self, from_ts: int, to_ts: int, *, span: TableSpan = SPAN, table: TableRecord = TABLE) -> FlushTask:
         return FlushTask(FeedContext("feed", self.uri, self.mode), span, table, (), Ts(from_ts), Ts(to_ts))
@@ -199,9 +200,17 @@ class Bed:
         if isinstance(sink, ReadsBack):
             found = sink.read_rows(table, table_schema(arrow, name=table.name), arrow)
             held = [tuple(row.values()) for batch in found for row in sink.as_stored(batch).to_pylist()]
-            assert sorted(held, key=repr) == sorted(rows, key=repr)
+            missing, extra = (
+                [row for row in some if row not in others] for some, others in ((rows, held), (held, rows))
+            )
+            assert sorted(held, key=shown) == sorted(rows, key=shown), f"lacks {missing}, has {extra}"
             if "change_data_feed=true" in self.uri and self.uri.startswith("delta+file"):
                 assert_plays_back(f"{self.uri.partition('?')[0].removeprefix('delta+file://')}/{table.path}", table.key)
+
+
+def shown(row: Iterable[Any]) -> str:
+    """Return a row as a text; a moment is the same one, whatever its zone is called."""
+    return repr(tuple(item.replace(tzinfo=UTC) if getattr(item, "tzinfo", None) else item for item in row))
 
 
 def needs(can: object, what: str) -> None:

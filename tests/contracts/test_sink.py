@@ -430,6 +430,23 @@ def test_a_copy_takes_the_tables_place_once(loaded: Bed) -> None:
     loaded.assert_holds((1, "a", "new"), (3, "c", "z"), (4, "d", "w"))
 
 
+def test_copies_of_a_source_that_nobody_writes_are_of_one_position(loaded: Bed) -> None:
+    """The later one counts, also behind the changes of its position."""
+    sink = replacing(loaded)
+    loaded.flush(100, 200, [update(1, "b", "x", ts=200), insert(2, "b", "y", ts=200), insert(3, "c", "z", ts=200)])
+    late = loaded.copied(200, (9, "late", "copy"), number=6)
+    for number, rows in ((5, [(1, "a", "x"), (2, "b", "y")]), (6, []), (7, [(1, "c", "x"), (4, "d", "w")])):
+        copy = loaded.copied(200, *rows, number=number)
+        for _ in range(2):
+            sink.replace(copy)
+            loaded.assert_at(200)
+            loaded.assert_holds(*rows)
+    with pytest.raises(SinkError):
+        sink.replace(late)
+    loaded.flush(200, 300, [delete(4, None, None, ts=210), insert(5, "e", "v", ts=220)])
+    loaded.assert_holds((1, "c", "x"), (5, "e", "v"))
+
+
 def test_a_copy_that_is_behind_its_table_is_refused(loaded: Bed) -> None:
     sink = replacing(loaded)
     loaded.flush(100, 200, FIRST)
@@ -585,6 +602,22 @@ def test_a_value_that_was_left_out_of_a_repaired_row(loaded: Bed) -> None:
     loaded.assert_holds((1, "b", "y"), (9, "n", "z"))
     loaded.flush(100, 200, [update(1, "c", UNCHANGED, ts=110), update(9, "m", UNCHANGED, ts=120)])
     loaded.assert_holds((1, "c", "y"), (9, "m", "z"))
+
+
+def test_a_repair_may_be_done_twice(loaded: Bed) -> None:
+    """As by two owners of a changefeed whose source nobody writes. All of its rows are new, or only some."""
+    sink = loaded.open()
+    needs(isinstance(sink, Repairs), "single rows")
+    assert isinstance(sink, Repairs)
+    for rows in (
+        [insert(8, "m", "z", ts=100), insert(9, "n", "z", ts=100)],
+        [insert(7, "l", "z", ts=100), delete(8, None, None, ts=100)],
+    ):
+        for _ in range(2):
+            sink.repair(RowRepair(TABLE, (SPAN,), Ts(100), changes(rows)))
+    loaded.assert_holds((1, "a", "x"), (7, "l", "z"), (9, "n", "z"))
+    loaded.flush(100, 200, [delete(9, None, None, ts=110), update(7, "k", "z", ts=120)])
+    loaded.assert_holds((1, "a", "x"), (7, "k", "z"))
 
 
 def test_a_row_that_stands_in_is_what_an_update_finds(loaded: Bed) -> None:

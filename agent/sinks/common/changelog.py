@@ -102,16 +102,22 @@ def snapshot_rows(batch: pa.RecordBatch | pa.Table, ts: Ts, *, forms: Forms) -> 
     return pa.table(columns, schema=changelog_schema(forms.schema(batch.schema)))
 
 
-def truncate_row(columns: pa.Schema, ts: Ts) -> pa.Table:
+def truncate_row(columns: pa.Schema, ts: Ts, seq: int = -1) -> pa.Table:
     """Return the row that precedes a copy of the whole table at ``ts`` and voids all earlier rows. ``columns``: of the
     changelog."""
     known = {
         CHANGE_TYPE: pa.array(["truncate"]),
         COMMIT_VERSION: pa.array([int(ts)], pa.int64()),
-        COMMIT_SEQ: pa.array([-1], pa.int64()),
+        COMMIT_SEQ: pa.array([seq], pa.int64()),
     }
     values = [known[item.name] if item.name in known else pa.nulls(1, item.type) for item in columns]
     return pa.table(values, schema=columns)
+
+
+def numbered(rows: pa.Table, seq: int) -> pa.Table:
+    """Return rows of a changelog at another place of their transaction."""
+    at = rows.schema.get_field_index(COMMIT_SEQ)
+    return rows.set_column(at, rows.schema.field(at), pa.repeat(pa.scalar(seq, pa.int64()), rows.num_rows))
 
 
 def _plan(changes: Changes, moved: Mask, *, speaks_for_table: bool) -> tuple[Indexes, Indexes]:

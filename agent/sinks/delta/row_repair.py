@@ -25,7 +25,7 @@ from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import TableOwner, TablePlace
 from agent.sinks.delta.table.schema import FORMS
 from agent.sinks.delta.upsert import history, merge
-from reactor.ids import TableSpan
+from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode
 
 
@@ -83,4 +83,6 @@ def _task(table: DeltaTable, owner: TableOwner, order: RowRepair) -> FlushTask:
     span = order.spans[0]
     recorded = delta_table.committed_ts(table, owner.changefeed, span)
     assert recorded is not None, "looked at before"
-    return FlushTask(FeedContext(owner.changefeed, "", SinkMode.UPSERT), span, order.table, (), recorded, recorded)
+    # nothing fences two repairs of one Ts, so the table may have a row that is inserted: it is searched
+    record = order.table.with_(consistent_ts=Ts(order.ts + 1))
+    return FlushTask(FeedContext(owner.changefeed, "", SinkMode.UPSERT), span, record, (), recorded, recorded)

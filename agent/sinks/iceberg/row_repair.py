@@ -68,7 +68,9 @@ def _append(table: Table, order: RowRepair) -> None:
 def _merge(table: Table, owner: TableOwner, order: RowRepair) -> None:
     span = order.spans[0]
     recorded = State.of(table).recorded_ts(span) or Ts(0)
-    task = FlushTask(FeedContext(owner.changefeed, "", SinkMode.UPSERT), span, order.table, (), recorded, recorded)
+    # nothing fences two repairs of one Ts, so the table may have a row that is inserted: it is searched
+    record = order.table.with_(consistent_ts=Ts(order.ts + 1))
+    task = FlushTask(FeedContext(owner.changefeed, "", SinkMode.UPSERT), span, record, (), recorded, recorded)
     if owner.is_history:
         step = merge.replace_versions(table, task, versions([order.changes], key=order.table.key), owner.marks)
         if step is not None:

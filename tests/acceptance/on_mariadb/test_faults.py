@@ -8,6 +8,7 @@ that may befall them in one go is in ``mysql/test_story.py``.
 from collections.abc import Callable, Iterator
 
 import pytest
+from deltalake import DeltaTable
 
 from capture.api.port import ChangefeedUpdate
 from reactor.records.changefeed import FeedState, Mode
@@ -53,6 +54,26 @@ def test_both_are_equal_by_their_own_account(bed: MariaBed) -> None:
         diffs = bed.ask(lambda client: client.diff(UPSERT))
     assert {diff.table for diff in diffs} >= {f"sbtest.{table}" for table in TABLES}
     assert [diff for diff in diffs if not diff.equal] == []
+
+
+def test_a_table_is_copied_again_and_again_while_nobody_writes(bed: MariaBed) -> None:
+    """All copies are of one position, and each cures what others have done since."""
+    bed.execute("CREATE TABLE quiet LIKE sbtest1")
+    bed.execute("INSERT INTO quiet VALUES (1, 1, 'a', 'p'), (2, 2, 'b', 'p'), (3, 3, 'c', 'p')")
+    bed.create_feed("quiet", config={"filter": {"rules": ["*.quiet"]}})
+    place = bed.place()
+    for id in (1, 2, 3):
+        DeltaTable(bed.lake("quiet") / DATABASE / "quiet").delete(f"id = {id}")
+        bed.ask(lambda client: client.resync_table("quiet", f"{DATABASE}.quiet"))
+        bed.wait_for("it is copied", lambda: not bed.query("quiet").resyncs)
+        assert bed.sink_rows("quiet", "quiet") == bed.source_rows("quiet")
+    assert bed.place() == place
+    bed.execute("DELETE FROM quiet WHERE id = 2")
+    ts = bed.last_ts()
+    bed.wait_for("it flows", lambda: bed.covers("quiet", ts))
+    assert bed.query("quiet").held == ()
+    assert bed.sink_rows("quiet", "quiet") == bed.source_rows("quiet")
+    bed.ask(lambda client: client.remove("quiet"))
 
 
 @pytest.mark.matrix

@@ -1,16 +1,17 @@
 """Replacement of a Delta table by a copy: one commit removes all its rows and adds those of the copy.
 
-The commit also contains the records of all spans, set to the copy's position, and a record of its own,
-``weir/{changefeed}/{table id}/copy`` with that position as its version: so a repeated request finds it done, and one of
-an earlier copy, however late, is refused. Readers see the old table, or the copy.
+The commit also contains the records of all spans, set to the copy's position, and two of its own,
+``weir/{changefeed}/{table id}/copy`` with that position as its version, and ``…/copy-number`` with the copy's number:
+so a repeated request finds it done, and one of an earlier copy, however late, is refused. Readers see the old table, or
+the copy.
 
 Earlier changes by other writers no longer matter, so the table's history is not checked: it is checked from our commit
 on. A changelog keeps its rows: the copy's are appended, after a ``truncate`` at the copy's position with sequence
-number -1, so that folding the changelog by Ts and sequence number yields the table. Where a column has another type
-than before, old and new rows do not fit into one table: the changelog begins again with that ``truncate``, and its
-earlier rows are in the table's earlier versions. A table that keeps deleted rows keeps those that the copy lacks. A
-history is written again with its earlier versions, where the copy's differences have ended some and begun others; where
-a column has another type, it begins again.
+number -1, or behind the changes of that position if it has some, so that folding the changelog by Ts and sequence
+number yields the table. Where a column has another type than before, old and new rows do not fit into one table: the
+changelog begins again with that ``truncate``, and its earlier rows are in the table's earlier versions. A table that
+keeps deleted rows keeps those that the copy lacks. A history is written again with its earlier versions, where the
+copy's differences have ended some and begun others; where a column has another type, it begins again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +26,9 @@ from deltalake import DeltaTable, Schema
 
 from agent.errors import CopyBehindError, SinkFencedError, TableForeignError, TableHeldError
 from agent.ports.sink import TableCopy
+from agent.rows.later_changes import later_seq
 from agent.rows.versions import Moments
-from agent.sinks.common.changelog import truncate_row
+from agent.sinks.common import changelog
 from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.history import columns as history
 from agent.sinks.common.history.copies import Ended, Kept, differences
@@ -79,8 +81,11 @@ class Replacement:
             steps.record_id(writer, table_id),
             dropping.placed_record_id(changefeed),
         )
-        cut = {repartition.record_id(changefeed, table_id): self.copy.cut}
-        return {**positions, **cut, **dict.fromkeys(records, self.ts)}
+        numbers = {
+            repartition.record_id(changefeed, table_id): self.copy.cut,
+            steps.copy_number_id(changefeed, table_id): self.copy.number,
+        }
+        return {**positions, **numbers, **dict.fromkeys(records, self.ts)}
 
 
 def replace(place: TablePlace, order: Replacement) -> None:
@@ -103,9 +108,10 @@ def is_replaced(table: DeltaTable, place: TablePlace, order: Replacement) -> boo
     order.owner.refuse_foreign(table, place)
     changefeed, table_id = order.owner.changefeed, order.copy.table.table_id
     placed_ts = table.transaction_version(steps.copy_record_id(changefeed, table_id)) or 0
-    if placed_ts > order.ts:
+    number = table.transaction_version(steps.copy_number_id(changefeed, table_id)) or 0
+    if (placed_ts, number) > (order.ts, order.copy.number):
         raise SinkFencedError(f"a copy of {order.name} at {placed_ts} is in its place, so one at {order.ts} is stale")
-    if placed_ts == order.ts:
+    if (placed_ts, number) == (order.ts, order.copy.number):
         return True
     dropping.refuse_before(table, order.copy.table.start_ts, name=order.name)
     found = (delta_table.committed_ts(table, changefeed, span) for span in order.copy.spans)
@@ -137,16 +143,16 @@ def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
     if order.is_changelog and is_alike and delta_table.partitions(table) == tuple(order.partitions):
         commit.add_fields(place, table, Schema.from_arrow(columns), name=order.name)
         layout = delta_table.layout(table)
-        files = [write_marker(place, order, layout), *delta_files.fitted(place, order.files, layout)]
-        commit.commit_to(place, table, files, records)
+        commit.commit_to(place, table, _appended(table, place, order, layout), records)
         return
     if is_alike and (order.is_changelog or (order.owner.mode is SinkMode.HISTORY and copy.table.key)):
         columns = pa.schema([*columns, *missing_fields(columns, _stored(table), table=order.name)])
     layout = _layout(table, order, columns)
-    if order.is_changelog:
+    if order.is_changelog and is_alike:
+        rows = _written(place, order, layout, "changes", _scanned(table, columns))
+        files = [*rows, *_appended(table, place, order, layout)]
+    elif order.is_changelog:
         files = [write_marker(place, order, layout), *delta_files.fitted(place, order.files, layout)]
-        if is_alike:
-            files = [*_written(place, order, layout, "changes", _scanned(table, columns)), *files]
     elif order.owner.mode is SinkMode.HISTORY and copy.table.key and is_alike:
         files = list(_versions(table, place, order, columns, layout))
     else:
@@ -160,6 +166,27 @@ def _layout(table: DeltaTable, order: Replacement, columns: pa.Schema) -> Layout
     stored = {item.name: item.type for item in _stored(table)}
     origins = [(item.name, item.name if stored.get(item.name) == item.type else None) for item in columns]
     return delta_table.layout(table).after(origins, order.partitions)
+
+
+def _appended(table: DeltaTable, place: TablePlace, order: Replacement, layout: Layout) -> list[DataFile]:
+    """Return the files that a changelog gets: the ``truncate``, then the copy's rows."""
+    files = delta_files.fitted(place, order.files, layout)
+    if not _has_changes_at(table, order.ts):
+        return [write_marker(place, order, layout), *files]
+    seq = later_seq(order.copy.number)
+
+    def numbered() -> Iterator[pa.Table]:
+        for file in files:
+            for rows in delta_files.read_file(place, file.path, order.columns, layout=file.layout):
+                yield changelog.numbered(rows, seq + 1)
+
+    return [write_marker(place, order, layout, seq), *_written(place, order, layout, "changes", numbered())]
+
+
+def _has_changes_at(table: DeltaTable, ts: int) -> bool:
+    """Return whether a changelog has changes of the copy's position: nobody has written its source since."""
+    name = changelog.COMMIT_VERSION
+    return any(batch.num_rows for batch in table.scan(columns=[name], predicate=f"{name} >= {ts}"))
 
 
 def _stored(table: DeltaTable) -> pa.Schema:
@@ -254,7 +281,8 @@ def _has_other_types(table: DeltaTable, order: Replacement) -> bool:
     return False
 
 
-def write_marker(place: TablePlace, order: Replacement, layout: Layout) -> DataFile:
+def write_marker(place: TablePlace, order: Replacement, layout: Layout, seq: int = -1) -> DataFile:
     """Write the ``truncate`` that precedes a copy, as a file."""
-    [file] = _written(place, order, layout, "changes", [truncate_row(order.columns, order.copy.table.start_ts)])
+    row = changelog.truncate_row(order.columns, order.copy.table.start_ts, seq)
+    [file] = _written(place, order, layout, "changes", [row])
     return file

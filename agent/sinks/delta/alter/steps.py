@@ -281,6 +281,11 @@ def copy_record_id(changefeed: str, table_id: int) -> str:
     return f"{delta_table.record_prefix(changefeed)}{table_id}/copy"
 
 
+def copy_number_id(changefeed: str, table_id: int) -> str:
+    """Return the name of the record of that copy's number."""
+    return f"{copy_record_id(changefeed, table_id)}-number"
+
+
 def _copied(table: DeltaTable, writer: Writer, table_id: int) -> Copied | None:
     """Return where the columns of the newest copy are, if no schema change has come to the table since."""
     copied = table.transaction_version(copy_record_id(writer.changefeed, table_id))

@@ -1,16 +1,17 @@
 """Replacement of an Iceberg table by a copy: one commit removes all its rows and adds those of the copy.
 
-The commit has the records of all spans too, at the copy's position, and that position as the newest copy's: so a
-repeated request finds it done, and one of an earlier copy, however late, is refused. Readers see the old table, or the
-copy.
+The commit has the records of all spans too, at the copy's position, and that position as the newest copy's, with the
+copy's number: so a repeated request finds it done, and one of an earlier copy, however late, is refused. Readers see
+the old table, or the copy.
 
 Earlier changes by other writers no longer matter, so the table's history is not checked: it is checked from our commit
 on. A changelog keeps its rows: the copy's are appended, after a ``truncate`` at the copy's position with sequence
-number -1, so that folding the changelog by Ts and sequence number yields the table. Where a column has another type
-than before, or a name that differs from one of before only in case, old and new rows do not fit into one table: the
-changelog begins again with that ``truncate``, and its earlier rows are in the table's earlier snapshots. A table that
-keeps deleted rows keeps those that the copy lacks. A history ends the versions that the copy lacks at the copy's
-position, and begins those that it lacks itself; where old and new columns do not fit together, it begins again.
+number -1, or behind the changes of that position if it has some, so that folding the changelog by Ts and sequence
+number yields the table. Where a column has another type than before, or a name that differs from one of before only in
+case, old and new rows do not fit into one table: the changelog begins again with that ``truncate``, and its earlier
+rows are in the table's earlier snapshots. A table that keeps deleted rows keeps those that the copy lacks. A history
+ends the versions that the copy lacks at the copy's position, and begins those that it lacks itself; where old and new
+columns do not fit together, it begins again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +24,9 @@ from pyiceberg.table import Table
 
 from agent.errors import CopyBehindError, CopyLostError, SinkFencedError, TableForeignError, TableHeldError
 from agent.ports.sink import TableCopy
+from agent.rows.later_changes import later_seq
 from agent.rows.versions import Moments
-from agent.sinks.common.changelog import truncate_row
+from agent.sinks.common import changelog
 from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.history import columns as history
 from agent.sinks.common.history.copies import Ended, Kept, differences
@@ -57,7 +59,10 @@ def replace(place: TablePlace, owner: TableOwner, wanted: Wanted, copy: TableCop
 
     def attempt(table: Table) -> None:
         if not _is_replaced(table, place, owner, copy):
-            load.sweep(table, copy.table.start_ts, _replace(table, owner, wanted, copy, columns, staged))
+            was, ts = State.of(table), copy.table.start_ts
+            there = _replace(table, owner, wanted, copy, columns, staged)
+            if ts not in (was.copy, was.placed):  # otherwise earlier snapshots have files that were staged at this Ts
+                load.sweep(table, ts, there)
 
     commit.on_newest(place, attempt, is_checked=False)
 
@@ -66,9 +71,9 @@ def _is_replaced(table: Table, place: TablePlace, owner: TableOwner, copy: Table
     """Return whether this copy, and not an earlier one, has replaced the table."""
     owner.refuse_foreign(table, place)
     state, ts, name = State.of(table), int(copy.table.start_ts), copy.schema.qualified_name
-    if state.copy > ts:
+    if (state.copy, state.copy_number) > (ts, copy.number):
         raise SinkFencedError(f"a copy of {name} at {state.copy} is in its place, so one at {ts} is stale")
-    if state.copy == ts:
+    if (state.copy, state.copy_number) == (ts, copy.number):
         return True
     if state.left > ts:
         raise SinkFencedError(f"{name} left its changefeed at {state.left}, so a copy of it at {ts} is stale")
@@ -101,8 +106,8 @@ def _replace(
     was = State.of(table)
     is_same = not was.dropped and was.tells_of(copy.table.table_id)
     known = was if is_same or not (was.dropped or was.left) else State()
-    state = replaced(known, ddl=int(ts), copy=int(ts), cut=copy.cut, dropped=0, left=0, left_at="")
-    state = replaced(state, placed=known.placed or int(ts))
+    state = replaced(known, ddl=int(ts), copy=int(ts), copy_number=copy.number, cut=copy.cut)
+    state = replaced(state, dropped=0, left=0, left_at="", placed=known.placed or int(ts))
     state = state.without_spans().at(dict.fromkeys(copy.spans, int(ts)))
     keeps_rows = owner.is_changelog or (owner.is_history and bool(copy.table.key))
     kept = _kept_columns(table, columns, staged, name=copy.schema.qualified_name) if keeps_rows else None
@@ -115,14 +120,27 @@ def _replace(
         commit.commit_or_remove(table, replaced(step, properties=wanted.properties))
         return ()
     if owner.is_changelog:
-        cut = [truncate_row(columns, ts)]
+        seq = later_seq(copy.number) if kept and _has_changes_at(table, int(ts)) else -1
+        cut = [changelog.truncate_row(columns, ts, seq)]
+        if seq >= 0:
+            pieces = (piece for file in made for piece in rows.live_rows(table.io, file.path, schema, NONE))
+            numbered = (changelog.numbered(piece, seq + 1) for piece in pieces)
+            made = [*files.write_files(table.io, directory, "copy", numbered, schema, layout=layout)]
         made = [*files.write_files(table.io, directory, "copy", cut, schema, layout=layout), *made]
     if owner.marks.soft_delete and copy.table.key:
         made = [*made, *_vanished(table, live, owner, copy, made, schema, layout)]
     removed = frozenset() if kept else live.keys
     step = Step(state, made, removed=removed, schema=schema, properties=wanted.properties, before=live, layout=layout)
     commit.commit(table, step)
-    return staged
+    there = {file.path for file in made}
+    return [file for file in staged if file.path in there]
+
+
+def _has_changes_at(table: Table, ts: int) -> bool:
+    """Return whether a changelog has changes of the copy's position: nobody has written its source since."""
+    name = changelog.COMMIT_VERSION
+    found = table.scan(row_filter=f"{name} >= {ts}", selected_fields=(name,))
+    return any(batch.num_rows for batch in found.to_arrow_batch_reader())
 
 
 def _versions(table: Table, live: Live, copy: TableCopy, made: Sequence[TableFile], step: Step) -> Step:

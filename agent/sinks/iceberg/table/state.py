@@ -85,15 +85,16 @@ class TableOwner:
 @dataclass(frozen=True, slots=True)
 class State:
     """``records``: each span's Ts. ``ddl``: the Ts of the newest schema change, ``cut``: the number of the newest
-    repartition, ``copy``: the Ts of the newest copy, ``moved``: of the newest change of name, ``placed``: of the
-    table's beginning. ``dropped``: when the table was dropped at its source, ``left``: when it left its changefeed
-    (``left_at``: in words); 0: neither. ``former_keys``: those of a changelog, as text. ``snapshot``, ``columns``: what
-    our newest commit left."""
+    repartition, ``copy``: the Ts of the newest copy, with its ``copy_number``, ``moved``: of the newest change of name,
+    ``placed``: of the table's beginning. ``dropped``: when the table was dropped at its source, ``left``: when it left
+    its changefeed (``left_at``: in words); 0: neither. ``former_keys``: those of a changelog, as text. ``snapshot``,
+    ``columns``: what our newest commit left."""
 
     records: Mapping[str, int] = field(default_factory=dict)
     ddl: int = 0
     cut: int = 0
     copy: int = 0
+    copy_number: int = 0
     moved: int = 0
     placed: int = 0
     dropped: int = 0
