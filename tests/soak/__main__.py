@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.soak import story
+from tests.soak.sinks import SINKS, USUAL_SINKS
 
 
 def main() -> int:
@@ -18,6 +19,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     names = (*story.USUAL, *story.OTHERS)
     parser.add_argument("--sources", nargs="+", default=story.USUAL, choices=names, help=f"of {', '.join(names)}")
+    parser.add_argument("--sinks", nargs="+", default=USUAL_SINKS, choices=[*SINKS], help=f"of {', '.join(SINKS)}")
     parser.add_argument("--directory", type=Path, default=None)
     asked = parser.parse_args()
     failed = 0
@@ -30,6 +32,7 @@ def main() -> int:
             round_s=60 * asked.round_minutes,
             say=_say(seed),
             sources=asked.sources,
+            sinks=asked.sinks,
         )
         failed += bool(outcome.problems)
         _report(seed, outcome, directory)

@@ -1,6 +1,6 @@
 """Soak run: writers and kills for some minutes, then quiet, then comparisons; repeated until the time is over.
 
-Every source has one changefeed that upserts and one that keeps a changelog. A statement that the server refuses does
+Every source has a changefeed for each of the soak's sinks. A statement that the server refuses does
 not count; what it accepts has to arrive. A table that Weir holds is excluded from the comparison, counted by its
 reason, and dropped at the source, so that held tables do not accumulate.
 """
@@ -26,13 +26,13 @@ from tests.acceptance.bed import Bed
 from tests.soak import compare, rows
 from tests.soak.mariadb import MariaDB, Mysql
 from tests.soak.postgres import Postgres, PostgresByRoot
+from tests.soak.sinks import SINKS, USUAL_SINKS, Sink
 from tests.soak.source import Source, StatementRefused
 
 #: what runs where nothing else is asked for, and the others that can be
 USUAL = ("postgres", "mariadb-full", "mariadb-no-log")
 OTHERS = ("postgres-own", "mariadb-minimal", "mysql-full", "mysql-minimal")
 
-_MODES = (SinkMode.UPSERT, SinkMode.CHANGELOG)
 _STATEMENT_PAUSE_S = 0.02
 _SCHEMA_PAUSE_S = 1.5
 _SETTLE_S = 400.0
@@ -94,8 +94,11 @@ class SoakBed(Bed):
 class Story:
     """``seed`` decides what is written and broken, but not when: threads and processes are not deterministic."""
 
-    def __init__(self, bed: SoakBed, seed: int, *, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, bed: SoakBed, seed: int, *, say: Callable[[str], None], sinks: Collection[str] = USUAL_SINKS
+    ) -> None:
         self._bed = bed
+        self._sinks = [SINKS[name] for name in sinks]
         self._seed = seed
         self._say = say
         self._names = iter(range(1, 1_000_000))
@@ -113,8 +116,8 @@ class Story:
         for source in bed.sources:
             self._prepare(source)
         for source in bed.sources:
-            for mode in _MODES:
-                self._create(source, mode)
+            for sink in self._sinks:
+                self._create(source, sink)
         with self._writers():
             while not self.outcome.problems:
                 self._break_things(rng, until=min(end, time.monotonic() + round_s))
@@ -244,7 +247,7 @@ class Story:
             for source in self._bed.sources:
                 keyed = [table for table in source.tables() if table.key]
                 undeclared = {f"{source.database}.{table.name}" for table in keyed if not source.touch(table)}
-                self._drop(source, set().union(*(self._compare(source, mode, undeclared) for mode in _MODES)))
+                self._drop(source, set().union(*(self._compare(source, sink, undeclared) for sink in self._sinks)))
             self.outcome.comparisons += 1
         finally:
             self._go.set()
@@ -257,10 +260,10 @@ class Story:
             for name in sorted(names):
                 self._try(session.execute, f"DROP TABLE {source.quote(name.partition('.')[2])}")
 
-    def _compare(self, source: Source, mode: SinkMode, undeclared: Collection[str]) -> set[str]:
+    def _compare(self, source: Source, sink: Sink, undeclared: Collection[str]) -> set[str]:
         """Return the tables that are held. ``undeclared``: tables whose last schema change the log may not have, which
         ``diff`` says."""
-        feed = _feed(source, mode)
+        feed = _feed(source, sink)
         if not self._has_caught_up(source, feed):
             return set()
         view = self._bed.query(feed)
@@ -273,16 +276,16 @@ class Story:
             {*held, *held_at_sink, *undeclared}
             | {f"{source.database}.{table.name}" for table in source.tables() if not table.key},
         )
-        check = compare.upserted if mode is SinkMode.UPSERT else compare.changelog
         # a table gets another directory where a held one still has that of its name
         known = {table.table: table.location for table in sorted(view.tables, key=lambda table: table.held is None)}
         compared = 0
         for table in source.tables():
             name = f"{source.database}.{table.name}"
-            if not table.key or name in held or (mode is SinkMode.CHANGELOG and name not in known):
+            if not table.key or name in held or (sink.mode is SinkMode.CHANGELOG and name not in known):
                 continue
             compared += 1
-            if difference := check(source, table, self._bed.lake(feed) / (known.get(name) or name.replace(".", "/"))):
+            location = known.get(name) or name.replace(".", "/")
+            if difference := compare.difference(source, table, sink, self._bed.lake(feed), location):
                 self._note_problem(f"{feed}: {difference}")
         self.outcome.tables_compared += compared
         self._say(f"{feed}: {compared} tables compared, {len(held)} held")
@@ -334,11 +337,13 @@ class Story:
             if one.code == _UNFORESEEN:
                 self._note_problem(f"{view.id}: {one.message}")
 
-    def _create(self, source: Source, mode: SinkMode) -> None:
-        feed = _feed(source, mode)
+    def _create(self, source: Source, sink: Sink) -> None:
+        feed = _feed(source, sink)
         self._feeds[feed] = source.config(feed)
         config = ChangefeedConfig.model_validate(self._feeds[feed])
-        self._bed.create_feed(feed, mode, source_uri=source.uri, config=config)
+        self._bed.create_feed(
+            feed, sink.mode, source_uri=source.uri, sink_uri=sink.uri(self._bed.lake(feed)), config=config
+        )
 
 
 def run(
@@ -349,17 +354,18 @@ def run(
     round_s: float,
     say: Callable[[str], None],
     sources: Collection[str] = USUAL,
+    sinks: Collection[str] = USUAL_SINKS,
 ) -> Outcome:
     """Run one soak in ``directory``, which is removed if nothing was wrong."""
     with SoakBed(directory, captures=2, sources=sources) as bed:
-        outcome = Story(bed, seed, say=say).tell(seconds=seconds, round_s=round_s)
+        outcome = Story(bed, seed, say=say, sinks=sinks).tell(seconds=seconds, round_s=round_s)
     if not outcome.problems:
         shutil.rmtree(directory, ignore_errors=True)
     return outcome
 
 
-def _feed(source: Source, mode: SinkMode) -> str:
-    return f"{source.name}-{mode.value}"
+def _feed(source: Source, sink: Sink) -> str:
+    return f"{source.name}-{sink.name}"
 
 
 def _state(view: ChangefeedView | None) -> str:

@@ -18,7 +18,7 @@ from tests.acceptance.families import Stored, captures_log, differences, follow,
 from tests.acceptance.mysql.families import Table, families, here, run, tables, there
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql, is_mariadb
-from tests.soak.compare import folded
+from tests.soak.sinks import folded
 
 pytestmark = [
     pytest.mark.minutes(3),

@@ -17,7 +17,7 @@ from reactor.records.changefeed import ChangefeedConfig, ColumnSelector, EventFi
 from tests.acceptance.bed import DATABASE, Bed
 from tests.acceptance.checks import sink_rows
 from tests.acceptance.maria_bed import MariaBed
-from tests.soak.compare import folded
+from tests.soak.sinks import folded
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(480)]
 

@@ -16,7 +16,7 @@ from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
 from tests.acceptance.families import Stored, captures_log, differences, follow, of_rows, stored
 from tests.acceptance.postgres.families import DATABASE, Table, families, here, run, tables, there
-from tests.soak.compare import folded
+from tests.soak.sinks import folded
 
 pytestmark = [
     pytest.mark.minutes(3),

@@ -1,0 +1,574 @@
+"""Random histories of one table at a sink, and a model that says what the table holds after each step.
+
+A step is a flush of some transactions, a schema change, a copy, a repair, a repartition, maintenance, or something that
+must change nothing: the flush or the schema change of a stale writer. A step may end behind any of its commits, as by a
+crash, and is done again; or it is done twice.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.errors import SinkError, TableHeldError
+from agent.ports.sink import (
+    Alters,
+    FlushTask,
+    Maintains,
+    Repairs,
+    Replaces,
+    RowRepair,
+    SpanRepartition,
+    Splits,
+    TableCopy,
+)
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY
+from agent.rows.later_changes import later_seq
+from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.rows.spans import keep_span
+from owner.scheduler.spans import even_spans
+from reactor.ids import TableSpan, Ts
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.schema_change import SchemaChangeKind
+from reactor.records.tables.table import TableRecord
+from tests.acceptance import families
+from tests.contracts.crashes import Crashes
+from tests.contracts.sink_bed import Bed, shown
+from tests.soak.sinks import folded
+from tests.unit.agent.changes_build import UNCHANGED, Change, changes, delete, insert, table_schema, truncate, update
+
+Row = tuple[Any, ...]
+Key = tuple[Any, ...]
+
+_TYPES = (
+    *(pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.string(), pa.binary(), pa.date32()),
+    *(pa.decimal128(10, 2), pa.timestamp("us"), pa.timestamp("us", "UTC")),
+)
+#: what a column of a type may become without a word of the source
+_CASTS = {
+    pa.int32(): (pa.int64(), pa.float64(), pa.string(), pa.decimal128(20, 2)),
+    pa.int64(): (pa.string(), pa.decimal128(22, 2)),
+    pa.decimal128(10, 2): (pa.decimal128(20, 4), pa.string()),
+    pa.date32(): (pa.timestamp("us"),),
+}
+_EPOCH = datetime(2020, 1, 1)
+_LETTERS = ("", "a", "b", "é", "x" * 40, "☃", "A")
+#: reasons for which a sink may hold a table instead
+_MAY_HOLD = ("divide", "partition", "may have been made before or afterwards")
+
+
+def value(rng: Random, arrow: pa.DataType) -> Any:
+    """Return a random value, without NULL."""
+    if pa.types.is_integer(arrow):
+        return rng.choice([0, 1, -1, 7, 2**31 - 1, rng.randrange(-(2**31), 2**31)])
+    if pa.types.is_floating(arrow):
+        return rng.choice([0.5, -1.25, 1e300, float(rng.randrange(1000))])
+    if pa.types.is_boolean(arrow):
+        return rng.random() < 0.5
+    if pa.types.is_binary(arrow):
+        return rng.randbytes(rng.randrange(4))
+    if pa.types.is_date(arrow):
+        return date(2020, 1, 1) + timedelta(rng.randrange(-20000, 20000))
+    if pa.types.is_decimal(arrow):
+        return Decimal(rng.randrange(-(10**7), 10**7)).scaleb(-arrow.scale)
+    if pa.types.is_timestamp(arrow):
+        moment = _EPOCH + timedelta(microseconds=rng.randrange(-(10**15), 10**15))
+        return moment.replace(tzinfo=UTC) if arrow.tz else moment
+    return rng.choice(_LETTERS) + str(rng.randrange(30))
+
+
+@dataclass
+class Model:
+    """A table as its source has it. ``ts``: everything up to there is in the sink; ``last_ts``: of the newest change.
+    ``past``: its rows at earlier Ts, with the columns that it has now; ``has_moved_key``: it had another key once."""
+
+    table: TableRecord
+    arrow: pa.Schema
+    ts: int
+    last_ts: int
+    spans: tuple[TableSpan, ...]
+    rows: dict[Key, Row] = field(default_factory=dict)
+    past: dict[int, dict[Key, Row]] = field(default_factory=dict)
+    cut: int = 0
+    has_moved_key: bool = False
+
+    def key_of(self, row: Row) -> Key:
+        return tuple(row[self.arrow.names.index(name)] for name in self.table.key)
+
+    def note(self, ts: int) -> None:
+        """Remember the rows of ``ts``, when a transaction has ended."""
+        self.past[ts] = dict(self.rows)
+
+    def convert(self, moves: Sequence[ColumnMove], table: TableRecord, arrow: pa.Schema) -> None:
+        """Do what the source makes of all rows, of the past too."""
+        names = self.arrow.names
+        old, self.table, self.arrow = self.arrow, table, arrow
+
+        def converted(rows: dict[Key, Row]) -> dict[Key, Row]:
+            images = list(rows.values())
+            columns = [
+                [None if move.fill is None else move.fill.as_py()] * len(images)
+                if move.origin is None
+                else _converted(
+                    [image[names.index(move.origin)] for image in images], old.field(move.origin).type, move
+                )
+                for move in moves
+            ]
+            found = [tuple(row) for row in zip(*columns, strict=True)]
+            return {self.key_of(row): row for row in found}
+
+        self.past = {ts: converted(rows) for ts, rows in self.past.items()}
+        self.rows = converted(self.rows)
+
+
+def _converted(values: list[Any], old: pa.DataType, move: ColumnMove) -> list[Any]:
+    found = pa.array(values, old)
+    done: list[Any] = (found.cast(move.type) if move.convert is None else move.convert(found)).to_pylist()
+    return done
+
+
+def _louder(values: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(values, pa.scalar("!"), "")
+
+
+def _next(values: pa.Array) -> pa.Array:
+    return pc.add(values.cast(pa.int64()), 1)
+
+
+class History:
+    """Steps of one table. ``trail``: what was done, for people."""
+
+    def __init__(self, bed: Bed, rng: Random, crashes: Crashes) -> None:
+        self._bed = bed
+        self._rng = rng
+        self._crashes = crashes
+        self._fresh = iter(range(1, 1_000_000))
+        self.trail: list[str] = []
+        self._is_full = rng.random() < 0.3
+        self._stale: list[Callable[[], None]] = []
+        terms = [term for layout in bed.layouts for term in (*layout.partition_by, *layout.sort_by)]
+        #: columns that the layout names
+        self._laid_out = {name for name in ("id", "name") if any(name in term for term in terms)}
+        arrow = pa.schema([("id", pa.int64()), ("name", pa.string()), ("big", pa.string())])
+        table = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
+        self.model = Model(table, arrow, 100, 100, (TableSpan(16384),))
+        first = [self._new_row() for _ in range(rng.choice([0, 3, 20]))]
+        self.model.rows = {self.model.key_of(row): row for row in first}
+        self._bed.load_as(arrow, *self.model.rows.values())
+        self.model.note(100)
+
+    # Steps
+
+    def step(self) -> None:
+        """Do something, and check the table."""
+        rng = self._rng
+        kinds = {
+            self.flush: 10,
+            self.alter: 6,
+            self.rename: 1,
+            self.replace: 2,
+            self.repair: 2,
+            self.repartition: 2,
+            self.maintain: 2,
+            self.create_again: 0.5,
+            self.disturb: 2,
+        }
+        [done] = rng.choices([*kinds], [*kinds.values()])
+        self.trail.append(done.__name__)
+        done()
+        self.check()
+
+    def flush(self) -> None:
+        model, begin = self.model, self.model.ts
+        some = [one for _ in range(self._rng.choice([1, 1, 2, 4])) for one in self._transaction()]
+        model.ts = model.last_ts = end = model.last_ts + self._rng.randint(0, 3)
+        arrow, spans, table = model.arrow, model.spans, model.table
+        is_lost = self._rng.random() < 0.2
+        self.trail[-1] += f" ({begin}, {end}] of {len(spans)}: {some}"
+        tasks = [self._bed.task(self._recorded(span), end, span=span, table=table) for span in spans]
+        for task in tasks:
+            if is_lost:
+                self._write(task, some, arrow)  # nobody commits it, if that is not done yet
+            self._do(partial(self._commit, task, some, arrow))
+        self._remember(lambda: self._commit(self._rng.choice(tasks), some, arrow))
+
+    def alter(self) -> None:
+        model, rng = self.model, self._rng
+        moves = [ColumnMove(item.name, item.type, item.name) for item in model.arrow]
+        key, converted = model.table.key, set[str]()
+        for _ in range(rng.choice([1, 1, 1, 2, 3])):
+            self._alteration(moves, converted)
+        key = tuple(move.name for name in key for move in moves if move.origin == name)
+        arrow = pa.schema([(move.name, move.type) for move in moves])
+        before, table = model.table, model.table.with_(key=key)
+        model.convert(moves, table, arrow)
+        if rng.random() < 0.2 and (other := self._other_key()):
+            table = model.table = table.with_(key=other)
+            model.rows = {model.key_of(row): row for row in model.rows.values()}
+            model.past = {ts: {model.key_of(row): row for row in rows.values()} for ts, rows in model.past.items()}
+            model.has_moved_key = True
+        self._apply(SchemaChangeKind.ALTER, before, tuple(moves))
+
+    def rename(self) -> None:
+        before = self.model.table
+        self.model.table = before.named("public", f"t{next(self._fresh)}")
+        moves = tuple(ColumnMove(item.name, item.type, item.name) for item in self.model.arrow)
+        self._apply(SchemaChangeKind.RENAME, before, moves)
+
+    def replace(self) -> None:
+        sink, model = self._bed.open(), self.model
+        if not isinstance(sink, Replaces):
+            return
+        model.ts = model.last_ts = model.last_ts + self._rng.randint(0, 5)
+        for _ in range(self._rng.choice([0, 0, 3])):
+            self._disagree()
+        model.note(model.ts)
+        table = model.table.with_(start_ts=Ts(model.ts))
+        rows = list(model.rows.values())
+        staged = []
+        for at, some in enumerate((rows[::2], rows[1::2])):
+            if some:
+                batch = changes([insert(*row) for row in some], arrow=model.arrow).after
+                staged += sink.writer().stage(table, f"{model.ts}-{at}", iter([batch]), Ts(model.ts))
+        number = next(self._fresh)
+        copy = TableCopy(table, model.spans, table_schema(model.arrow), model.arrow, tuple(staged), model.cut, number)
+        self.trail[-1] += f" at {model.ts}"
+        self._do(lambda: sink.replace(copy))
+        model.table = table
+
+    def repair(self) -> None:
+        sink, model = self._bed.open(), self.model
+        if not isinstance(sink, Repairs):
+            return
+        wrong: list[Change] = []
+        for _ in range(self._rng.choice([1, 3])):
+            wrong += self._disagree()
+        if not wrong:
+            return
+        model.ts = model.last_ts
+        model.note(model.ts)
+        made = changes(
+            [Change(one.op, one.after, one.before, one.before_kind, model.ts) for one in wrong], arrow=model.arrow
+        )
+        made = replace(made, seq=later_seq(next(self._fresh)) + made.seq)
+        self.trail[-1] += f" at {model.ts}: {wrong}"
+        self._do(lambda: sink.repair(RowRepair(model.table, model.spans, Ts(model.ts), made)))
+
+    def repartition(self) -> None:
+        sink, model = self._bed.open(), self.model
+        if not isinstance(sink, Splits):
+            return
+        new = even_spans(model.table.table_id, self._rng.choice([1, 2, 3]))
+        if new == model.spans:
+            return
+        model.cut += 1
+        order = SpanRepartition(model.spans, new, Ts(model.ts), model.cut)
+        self.trail[-1] += f": {len(model.spans)} to {len(new)}"
+
+        def repartition() -> None:
+            assert sink.repartition(model.table, order) == model.ts
+
+        self._do(repartition)
+        model.spans = new
+
+    def maintain(self) -> None:
+        sink = self._bed.open()
+        if isinstance(sink, Maintains):
+            self._do(partial(sink.maintain, self.model.table))
+
+    def create_again(self) -> None:
+        """The table is dropped, and another one gets its name."""
+        model, sink = self.model, self._bed.open()
+        assert isinstance(sink, Alters)
+        begin = model.last_ts
+        gone = SchemaChange(Ts(begin + 1), SchemaChangeKind.DROP, model.table, None, (), None, None)
+        kept = [item for item in model.arrow if item.name in ("id", *self._laid_out)]
+        kept = kept if "id" in model.arrow.names else [pa.field("id", pa.int64()), *kept]
+        arrow = pa.schema([*kept, *((f"c{at}", self._rng.choice(_TYPES)) for at in range(3))])
+        table = model.table.with_(table_id=model.table.table_id + 1, key=("id",), start_ts=Ts(begin + 1))
+        schema = table_schema(arrow, name=table.name)
+        made = SchemaChange(Ts(begin + 2), SchemaChangeKind.CREATE, None, table, (), schema, arrow)
+        for change in (gone, made):
+            self._do(partial(sink.alter, [change]))
+        self.model = Model(table, arrow, begin + 1, begin + 2, (TableSpan(table.table_id),))
+
+    def disturb(self) -> None:
+        """What somebody does who has been replaced changes nothing."""
+        if self._stale:
+            with suppress(SinkError):
+                self._rng.choice(self._stale)()
+
+    # Their parts
+
+    def _do(self, work: Callable[[], object]) -> None:
+        """Do it, often in vain, or twice."""
+        if self._rng.random() < 0.3:
+            commits = self._rng.choice([1, 1, 2, 3])
+            if self._crashes.during(work, commits):
+                self.trail[-1] += f" CRASH behind {commits}"
+        elif self._rng.random() < 0.3:
+            work()
+        work()
+
+    def _recorded(self, span: TableSpan) -> int:
+        """Return where the span is at the sink; a flush without changes is not recorded."""
+        recorded = self._bed.at(span, self.model.table)
+        assert recorded is not None
+        assert recorded <= self.model.ts
+        return recorded
+
+    def _transaction(self) -> Iterator[Change]:
+        rng, model = self._rng, self.model
+        model.last_ts += 1
+        for _ in range(rng.choice([1, 2, 5])):
+            kind = rng.random()
+            row = rng.choice([*model.rows.values()]) if model.rows else None
+            if kind < 0.02:
+                model.rows.clear()
+                yield truncate(ts=model.last_ts)
+            elif row is None or kind < 0.35:
+                new = self._new_row()
+                if model.key_of(new) not in model.rows:
+                    yield self._put(insert(*new, ts=model.last_ts), new)
+            elif kind < 0.75:
+                yield self._update(row, self._changed(row))
+            elif kind < 0.85:
+                new = self._with_new_key(row)
+                if model.key_of(new) not in model.rows:
+                    yield self._update(row, new)
+            else:
+                del model.rows[model.key_of(row)]
+                yield delete(*self._before(row), before_kind=self._before_kind, ts=model.last_ts)
+        model.note(model.last_ts)
+
+    def _put(self, change: Change, row: Row) -> Change:
+        self.model.rows[self.model.key_of(row)] = row
+        return change
+
+    def _update(self, old: Row, new: Row) -> Change:
+        model = self.model
+        is_moved = model.key_of(old) != model.key_of(new)
+        del model.rows[model.key_of(old)]
+        model.rows[model.key_of(new)] = new
+        sent = list(new)
+        for at, name in enumerate(model.arrow.names):
+            is_same = repr(old[at]) == repr(new[at]) and name not in model.table.key
+            if is_same and self._rng.random() < 0.5 and (len(model.spans) == 1 or not is_moved):
+                sent[at] = UNCHANGED
+        if not (is_moved or self._is_full):
+            return update(*sent, ts=model.last_ts)
+        return update(*sent, before=self._before(old), before_kind=self._before_kind, ts=model.last_ts)
+
+    @property
+    def _before_kind(self) -> int:
+        return BEFORE_FULL if self._is_full else BEFORE_KEY
+
+    def _before(self, row: Row) -> Row:
+        model = self.model
+        is_sent = [self._is_full or name in model.table.key for name in model.arrow.names]
+        return tuple(item if sent else None for item, sent in zip(row, is_sent, strict=True))
+
+    def _disagree(self) -> Sequence[Change]:
+        """Let a row of the source be another one than the sink's; return what makes it equal."""
+        model, rng = self.model, self._rng
+        row = rng.choice([*model.rows.values()]) if model.rows and rng.random() < 0.7 else None
+        if row is None:
+            new = self._new_row()
+            return [] if model.key_of(new) in model.rows else [self._put(insert(*new), new)]
+        if rng.random() < 0.4:
+            del model.rows[model.key_of(row)]
+            return [
+                delete(
+                    *(
+                        item if name in model.table.key else None
+                        for item, name in zip(row, model.arrow.names, strict=True)
+                    )
+                )
+            ]
+        new = self._changed(row)
+        return [self._put(update(*new), new)]
+
+    def _new_row(self) -> Row:
+        model = self.model
+        return tuple(
+            self._key_value(item.type) if item.name in model.table.key else self._value(item) for item in model.arrow
+        )
+
+    def _key_value(self, arrow: pa.DataType) -> Any:
+        """Few of them, so that keys come again."""
+        if pa.types.is_integer(arrow):
+            return self._rng.randrange(40)
+        return value(self._rng, arrow)
+
+    def _value(self, item: pa.Field) -> Any:
+        if item.name in self._laid_out and "change_data_feed" in self._bed.uri:
+            return str(self._rng.randrange(30))  # delta-rs reads no feed of others that its MERGE has written
+        return None if self._rng.random() < 0.15 else value(self._rng, item.type)
+
+    def _changed(self, row: Row) -> Row:
+        model = self.model
+        return tuple(
+            self._value(item) if item.name not in model.table.key and self._rng.random() < 0.5 else row[at]
+            for at, item in enumerate(model.arrow)
+        )
+
+    def _with_new_key(self, row: Row) -> Row:
+        model = self.model
+        return tuple(
+            self._key_value(item.type) if item.name in model.table.key else row[at]
+            for at, item in enumerate(model.arrow)
+        )
+
+    def _alteration(self, moves: list[ColumnMove], converted: set[str]) -> None:
+        rng, key = self._rng, self.model.table.key
+        free = [at for at, move in enumerate(moves) if move.origin not in self._laid_out]
+        kept = [at for at in free if moves[at].origin is not None and moves[at].origin not in key]
+        kind = rng.random()
+        if kind < 0.3:
+            arrow = rng.choice(_TYPES)
+            fill = pa.scalar(value(rng, arrow), arrow) if rng.random() < 0.5 else None
+            names = {move.name for move in moves} | {*self.model.arrow.names}
+            name = f"n{next(self._fresh)}"
+            gone = [name for name in self.model.arrow.names if name not in {move.name for move in moves}]
+            if gone and rng.random() < 0.6:
+                name = rng.choice(gone)  # it takes the name of a dropped one
+            assert name in gone or name not in names
+            moves.insert(rng.randint(1, len(moves)), ColumnMove(name, arrow, None, fill))
+        elif kind < 0.5 and len(kept) > 1:
+            del moves[rng.choice(kept)]
+        elif kind < 0.65 and free:
+            at = rng.choice(free)
+            moves[at] = _named(moves[at], f"n{next(self._fresh)}")
+        elif kind < 0.75 and len(free) > 1:
+            one, other = rng.sample(free, 2)
+            swapped = _named(moves[one], moves[other].name), _named(moves[other], moves[one].name)
+            moves[one], moves[other] = swapped
+        elif typed := [at for at in free if moves[at].origin is not None]:
+            self._retype(moves, rng.choice(typed), converted)
+
+    def _retype(self, moves: list[ColumnMove], at: int, converted: set[str]) -> None:
+        move, rng = moves[at], self._rng
+        assert move.origin is not None
+        if move.origin in converted or (move.origin in self.model.table.key and len(self.model.spans) > 1):
+            return
+        converted.add(move.origin)
+        is_key = move.origin in self.model.table.key
+        if not is_key and move.type == pa.string() and rng.random() < 0.5:
+            moves[at] = ColumnMove(move.name, move.type, move.origin, None, _louder)
+        elif not is_key and move.type == pa.int32() and rng.random() < 0.5:
+            moves[at] = ColumnMove(move.name, pa.int64(), move.origin, None, _next)
+        elif move.type in _CASTS:
+            arrow = rng.choice(_CASTS[move.type])
+            if not (is_key and pa.types.is_floating(arrow)):
+                moves[at] = ColumnMove(move.name, arrow, move.origin)
+
+    def _other_key(self) -> tuple[str, ...]:
+        """Return other columns that identify each row; none if there are none, or if the table is split."""
+        model = self.model
+        if len(model.spans) > 1:
+            return ()
+        names = [item.name for item in model.arrow if not (pa.types.is_floating(item.type) or item.type == pa.bool_())]
+        key = tuple(self._rng.sample(names, min(len(names), self._rng.choice([1, 1, 2]))))
+        at = [model.arrow.names.index(name) for name in key]
+        for rows in [model.rows, *model.past.values()]:
+            keys = [tuple(row[place] for place in at) for row in rows.values()]
+            if len({*keys}) < len(keys) or any(None in one for one in keys):
+                return ()
+        return () if {*key} == {*model.table.key} else key
+
+    def _apply(self, kind: SchemaChangeKind, before: TableRecord, moves: tuple[ColumnMove, ...]) -> None:
+        model, sink = self.model, self._bed.open()
+        assert isinstance(sink, Alters)
+        schema = table_schema(model.arrow, key=model.table.key, name=model.table.name)
+        model.last_ts += 1
+        change = SchemaChange(Ts(model.last_ts), kind, before, model.table, moves, schema, model.arrow)
+        shown = ", ".join(
+            f"{move.origin} → {move.name} {move.type} {'' if move.fill is None else move.fill} {move.convert or ''}"
+            for move in moves
+        )
+        self.trail[-1] += f" at {model.last_ts}: {before.name} → {model.table.name}, key {model.table.key}, {shown}"
+        try:
+            self._do(partial(sink.alter, [change]))
+        except TableHeldError as held:
+            if not any(word in str(held) for word in _MAY_HOLD):
+                raise
+            self.trail[-1] += f" HELD {held}"
+            model.past.clear()
+            model.has_moved_key = True
+            self.trail.append("replace")
+            self.replace()
+            return
+        self._remember(lambda: self._bed.open().alter([change]))  # type: ignore[attr-defined]
+
+    def _remember(self, again: Callable[[], None]) -> None:
+        """Keep what may be done again later."""
+        self._stale = [*self._stale, again][-6:]
+
+    def _write(self, task: FlushTask, some: Sequence[Change], arrow: pa.Schema) -> Any:
+        made = changes(some, arrow=arrow, key=task.table.key)
+        return self._bed.open().writer().write(task, [keep_span(made, task.span, key=task.table.key)])
+
+    def _commit(self, task: FlushTask, some: Sequence[Change], arrow: pa.Schema) -> None:
+        done = self._bed.commit(task, self._write(task, some, arrow))
+        if self.model.ts == task.to_ts and task.span in self.model.spans:
+            assert done.error == ""
+
+    # Checks
+
+    def check(self) -> None:
+        """The table holds what the source has, for our reader and the format's own."""
+        model, bed = self.model, self._bed
+        for span in model.spans:
+            self._recorded(span)
+        bed.assert_holds(*model.rows.values(), table=model.table, arrow=model.arrow)
+        if not bed.uri.startswith(("delta+file", "iceberg+file")):
+            return
+        scheme, _, place = bed.uri.partition("?")[0].partition("+file://")
+        stored = families.stored(Path(place), model.table.path, scheme)
+        rows = stored.rows()
+        past = [] if bed.mode is SinkMode.UPSERT else [*model.past.items()][-5:]
+        for ts, wanted in [*past, (model.ts, model.rows)]:
+            images = [[row[name] for name in model.arrow.names] for row in _rows_at(bed.mode, rows, ts, model, stored)]
+            difference = families.of_rows(Counter(map(shown, wanted.values())), Counter(map(shown, images)))
+            assert not difference, f"at {ts}: {difference}"
+        if not model.has_moved_key:
+            self._check_versions(rows)
+
+    def _check_versions(self, rows: list[dict[str, Any]]) -> None:
+        """Of each key there is one row, or versions that follow each other."""
+        at: dict[str, list[tuple[int, int]]] = {}
+        for row in rows:
+            key = repr(tuple(row[name] for name in self.model.table.key))
+            at.setdefault(key, []).append((row.get("_valid_from", 0), row.get("_valid_to") or 1 << 62))
+        if self._bed.mode is SinkMode.CHANGELOG:
+            return
+        for key, spans in at.items():
+            spans.sort()
+            for (_, end), (begin, _) in pairwise(spans):
+                assert end <= begin, f"{key} has {spans}"
+
+
+def _named(move: ColumnMove, name: str) -> ColumnMove:
+    return ColumnMove(name, move.type, move.origin, move.fill, move.convert)
+
+
+def _rows_at(
+    mode: SinkMode, rows: list[dict[str, Any]], ts: int, model: Model, stored: families.Stored
+) -> list[dict[str, Any]]:
+    """Return the rows at ``ts``, as far as the table knows earlier ones."""
+    if mode is SinkMode.CHANGELOG:
+        former = [(one.until_ts, one.columns or tuple(model.arrow.names)) for one in stored.former_keys.keys]
+        return folded([row for row in rows if row["_commit_version"] <= ts], model.table.key, former)
+    if mode is SinkMode.HISTORY:
+        return [row for row in rows if row["_valid_from"] <= ts < (row["_valid_to"] or 1 << 62)]
+    return [row for row in rows if not row.get("_weir_deleted")]
