@@ -163,12 +163,18 @@ def commit_or_remove(table: Table, step: Step, *, kept: Sequence[TableFile] = ()
 
     :raises CommitFailedException: another commit was first.
     """
+    made = {file.path for file in (*step.files, *step.deletes)}
     try:
         commit(table, replace(step, files=[*kept, *step.files]))
     except CommitFailedException:
-        for file in (*step.files, *step.deletes):
-            with suppress(OSError):
-                table.io.delete(file.path)
+        # a request that is sent twice, as proxies do whose answer is lost, is refused because it has succeeded
+        newest = table.catalog.load_table(table.name())
+        newest.io = table.io
+        live = manifests.live(newest)
+        if not any(item.path in made for item in (*live.data, *live.deletes)):
+            for path in made:
+                with suppress(OSError):
+                    table.io.delete(path)
         raise
 
 

@@ -116,6 +116,23 @@ def test_a_stale_commit_is_refused_and_not_repeated(bed: Bed) -> None:
     bed.assert_at(300)
 
 
+def test_a_commit_that_was_requested_twice_keeps_its_files(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy whose answer is lost sends a request again, which is refused because the first has succeeded."""
+    kind = type(table_of(bed, TABLE).catalog)
+    inner = kind.commit_table
+
+    def twice(*request: Any) -> Any:
+        inner(*request)
+        return inner(*request)
+
+    monkeypatch.setattr(kind, "commit_table", twice)
+    assert bed.flush(200, 300, [update(1, "aaa", "x", ts=210), insert(3, "c", "z", ts=220)]).committed
+    monkeypatch.setattr(kind, "commit_table", inner)
+    bed.assert_at(300)
+    bed.assert_holds((1, "aaa", "x"), (2, "b", "y"), (3, "c", "z"))
+    assert table_of(bed, TABLE).scan().to_arrow().num_rows == 3
+
+
 @pytest.mark.matrix
 def test_files_and_snapshots_do_not_pile_up(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small flushes: few live files, few snapshots, and what no snapshot names is removed from the disk."""
