@@ -87,14 +87,15 @@ def changed_rows(table: DeltaTable, moves: Sequence[ColumnMove], change: SchemaC
     assert change.after is not None
     stored, secret, key = delta_table.arrow_schema(table), new_secret(), list(change.after.key)
     origins, columns = conversion.origins_of(stored, moves), conversion.columns_of(moves)
+    retyped = {move.name for move in moves if move.origin == move.name and not _has_type(stored, move.name, move.type)}
 
     def pairs() -> Iterator[tuple[pa.Table, pa.Table]]:
         for batch in pa.RecordBatchReader.from_stream(table.scan(columns=stored.names)):
             after = conversion.converted_rows(batch.select(origins), moves, change, forms=delta_schema.FORMS)
             before = change_feed.as_they_were(batch, columns)
-            for move in moves:
-                if move.origin == move.name and move.name not in before.schema.names:
-                    before = before.append_column(columns.field(move.name), after.column(move.name))
+            for at, item in enumerate(batch.schema):
+                if item.name in retyped:
+                    before = before.set_column(at, columns.field(item.name), after.column(item.name))
             is_changed = pa.array(~change_feed.is_same(before, after, secret))
             yield before.filter(is_changed), after.filter(is_changed)
 

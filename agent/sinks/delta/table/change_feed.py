@@ -64,12 +64,15 @@ def _with_kind(rows: pa.Table, kinds: npt.NDArray[np.str_]) -> pa.Table:
 
 
 def as_they_were(rows: pa.RecordBatch, columns: pa.Schema) -> pa.Table:
-    """Return stored rows under the columns that they had, but for those that are of another type in ``columns``, the
-    table's new ones: readers of the commit would not understand them."""
+    """Return stored rows under the columns that they had. A column that is of another type in ``columns``, the table's
+    new ones, is NULL: readers of the commit would not understand it."""
     types = {item.name: item.type for item in columns}
-    plain = [pa.field(item.name, forms.plain_type(item.type)) for item in rows.schema]
-    kept = pa.schema([item for item in plain if types.get(item.name, item.type) == item.type])
-    return pa.table([rows.column(item.name).cast(item.type) for item in kept], schema=kept)
+    found = {}
+    for item in rows.schema:
+        plain = forms.plain_type(item.type)
+        wanted = types.get(item.name, plain)
+        found[item.name] = rows.column(item.name).cast(plain) if wanted == plain else pa.nulls(rows.num_rows, wanted)
+    return pa.table(found)
 
 
 def is_same(before: pa.Table, after: pa.Table, secret: bytes) -> Mask:
