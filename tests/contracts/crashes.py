@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from deltalake.table import TableAlterer, TableMerger
 from pyiceberg.catalog.sql import SqlCatalog
 
-from agent.sinks.delta.alter import creation
+from agent.sinks.delta.alter import creation, moving
 from agent.sinks.delta.table.commits import LocalCommits, ObjectCommits
 
 #: what makes a commit, or moves a table, and where it is called
@@ -21,6 +21,7 @@ _COMMITS: tuple[tuple[Any, str], ...] = (
     (creation, "create_table_with_add_actions"),
     (LocalCommits, "append"),
     (ObjectCommits, "append"),
+    (moving, "move"),
     (SqlCatalog, "create_table"),
     (SqlCatalog, "commit_table"),
     (SqlCatalog, "rename_table"),

@@ -1,8 +1,8 @@
-"""Random histories of one table at a sink, and a model that says what the table holds after each step.
+"""Random histories of two tables at a sink, and models that say what each holds after each step.
 
-A step is a flush of some transactions, a schema change, a copy, a repair, a repartition, maintenance, or something that
-must change nothing: the flush or the schema change of a stale writer. A step may end behind any of its commits, as by a
-crash, and is done again; or it is done twice.
+A step is a flush of some transactions, a schema change, which may be one of both tables' names, a copy, a repair, a
+repartition, maintenance, or something that must change nothing: the flush or the schema change of a stale writer. It
+may end behind any of its commits, as by a crash, and is done again; or it is done twice.
 """
 
 from collections import Counter
@@ -146,14 +146,14 @@ def _next(values: pa.Array) -> pa.Array:
 
 
 class History:
-    """Steps of one table. ``trail``: what was done, for people."""
+    """Steps of two tables, of which each is of the one that ``model`` is. ``trail``: what was done, for people."""
 
     def __init__(self, bed: Bed, rng: Random, crashes: Crashes) -> None:
         self._bed = bed
         self._rng = rng
         self._crashes = crashes
         self._fresh = iter(range(1, 1_000_000))
-        self.trail: list[str] = []
+        self.trail = ["begin"]
         self._is_full = rng.random() < 0.3
         self._stale: list[Callable[[], None]] = []
         terms = [term for layout in bed.layouts for term in (*layout.partition_by, *layout.sort_by)]
@@ -166,6 +166,9 @@ class History:
         self.model.rows = {self.model.key_of(row): row for row in first}
         self._bed.load_as(arrow, *self.model.rows.values())
         self.model.note(100)
+        other = table.with_(table_id=17000, name="u")
+        self._make(other, arrow, 101)
+        self._other = Model(other.with_(start_ts=Ts(100)), arrow, 100, 101, (TableSpan(17000),))
 
     # Steps
 
@@ -176,6 +179,7 @@ class History:
             self.flush: 10,
             self.alter: 6,
             self.rename: 1,
+            self.exchange: 2,
             self.replace: 2,
             self.repair: 2,
             self.repartition: 2,
@@ -184,9 +188,16 @@ class History:
             self.disturb: 2,
         }
         [done] = rng.choices([*kinds], [*kinds.values()])
-        self.trail.append(done.__name__)
+        if rng.random() < 0.3:
+            self._turn_to_other()
+        self.trail.append(f"{self.model.table.name}: {done.__name__}")
         done()
-        self.check()
+        for _ in range(2):
+            self.check()
+            self._turn_to_other()
+
+    def _turn_to_other(self) -> None:
+        self.model, self._other = self._other, self.model
 
     def flush(self) -> None:
         model, begin = self.model, self.model.ts
@@ -224,6 +235,35 @@ class History:
         self.model.table = before.named("public", f"t{next(self._fresh)}")
         moves = tuple(ColumnMove(item.name, item.type, item.name) for item in self.model.arrow)
         self._apply(SchemaChangeKind.RENAME, before, moves)
+
+    def exchange(self) -> None:
+        """One table takes the name of the other one, which takes its name, or another, or is dropped."""
+        one, other, sink = self.model, self._other, self._bed.open()
+        assert isinstance(sink, Alters)
+        before = one.table, other.table
+        kind = self._rng.choice(["swap", "follow", "drop"])
+        one.last_ts = other.last_ts = max(one.last_ts, other.last_ts) + 1
+        self.trail[-1] += f" {kind} at {one.last_ts} with {other.table.name}"
+        if kind == "drop":
+            self._do(partial(sink.alter, [_dropped(other)]))
+            one.last_ts += 1
+        one.table = before[0].named("public", before[1].name)
+        other.table = before[1].named("public", before[0].name if kind == "swap" else f"t{next(self._fresh)}")
+        renamed = [_renamed(one, before[0]), *([] if kind == "drop" else [_renamed(other, before[1])])]
+        self._do(partial(sink.alter, renamed))
+        self._remember(lambda: self._bed.open().alter(renamed))  # type: ignore[attr-defined]
+        if kind == "drop":
+            table = before[1].with_(table_id=before[1].table_id + 1, name=before[0].name, key=other.table.key)
+            self._make(table, other.arrow, one.last_ts + 1)
+            ts = one.last_ts
+            self._other = Model(table.with_(start_ts=Ts(ts)), other.arrow, ts, ts + 1, (TableSpan(table.table_id),))
+
+    def _make(self, table: TableRecord, arrow: pa.Schema, ts: int) -> None:
+        sink = self._bed.open()
+        assert isinstance(sink, Alters)
+        record, schema = table.with_(start_ts=Ts(ts - 1)), table_schema(arrow, key=table.key, name=table.name)
+        made = SchemaChange(Ts(ts), SchemaChangeKind.CREATE, None, record, (), schema, arrow)
+        self._do(partial(sink.alter, [made]))
 
     def replace(self) -> None:
         sink, model = self._bed.open(), self.model
@@ -290,17 +330,15 @@ class History:
         """The table is dropped, and another one gets its name."""
         model, sink = self.model, self._bed.open()
         assert isinstance(sink, Alters)
+        model.last_ts += 1
         begin = model.last_ts
-        gone = SchemaChange(Ts(begin + 1), SchemaChangeKind.DROP, model.table, None, (), None, None)
         kept = [item for item in model.arrow if item.name in ("id", *self._laid_out)]
         kept = kept if "id" in model.arrow.names else [pa.field("id", pa.int64()), *kept]
         arrow = pa.schema([*kept, *((f"c{at}", self._rng.choice(_TYPES)) for at in range(3))])
-        table = model.table.with_(table_id=model.table.table_id + 1, key=("id",), start_ts=Ts(begin + 1))
-        schema = table_schema(arrow, name=table.name)
-        made = SchemaChange(Ts(begin + 2), SchemaChangeKind.CREATE, None, table, (), schema, arrow)
-        for change in (gone, made):
-            self._do(partial(sink.alter, [change]))
-        self.model = Model(table, arrow, begin + 1, begin + 2, (TableSpan(table.table_id),))
+        table = model.table.with_(table_id=model.table.table_id + 1, key=("id",), start_ts=Ts(begin))
+        self._do(partial(sink.alter, [_dropped(model)]))
+        self._make(table, arrow, begin + 1)
+        self.model = Model(table, arrow, begin, begin + 1, (TableSpan(table.table_id),))
 
     def disturb(self) -> None:
         """What somebody does who has been replaced changes nothing."""
@@ -556,6 +594,16 @@ class History:
             spans.sort()
             for (_, end), (begin, _) in pairwise(spans):
                 assert end <= begin, f"{key} has {spans}"
+
+
+def _dropped(model: Model) -> SchemaChange:
+    return SchemaChange(Ts(model.last_ts), SchemaChangeKind.DROP, model.table, None, (), None, None)
+
+
+def _renamed(model: Model, before: TableRecord) -> SchemaChange:
+    moves = tuple(ColumnMove(item.name, item.type, item.name) for item in model.arrow)
+    schema = table_schema(model.arrow, key=model.table.key, name=model.table.name)
+    return SchemaChange(Ts(model.last_ts), SchemaChangeKind.RENAME, before, model.table, moves, schema, model.arrow)
 
 
 def _named(move: ColumnMove, name: str) -> ColumnMove:

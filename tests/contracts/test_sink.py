@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from agent.errors import CopyBehindError, SinkError, SinkFencedError, TableHeldError
+from agent.errors import CopyBehindError, SinkError, SinkFencedError, TableForeignError, TableHeldError
 from agent.feeds.read_back import stand_ins
 from agent.ports.plugin import sinks
 from agent.ports.sink import (
@@ -303,6 +303,53 @@ def test_a_table_takes_the_place_of_one_that_was_held_under_its_name_and_dropped
     sink.alter([replace(gone, ts=Ts(400), before=other)])
     sink.alter([stale])
     assert loaded.at(TableSpan(17000), other) == 200, "a later table's place is not taken"
+
+
+def test_a_late_schema_change_reaches_no_other_table(loaded: Bed) -> None:
+    """A capture that stood still in the middle of it finds another table under the name, or the table back again."""
+    sink = loaded.open()
+    needs(isinstance(sink, Alters) and loaded.can.keeps_record, "schema changes")
+    assert isinstance(sink, Alters)
+    wide, away, other = pa.schema([*ARROW, ("n", pa.int64())]), TABLE.with_(name="away"), TABLE.with_(table_id=17000)
+
+    def change(ts: int, before: TableRecord, after: TableRecord, **fills: int) -> SchemaChange:
+        kind = SchemaChangeKind.ALTER if before == after else SchemaChangeKind.RENAME
+        moves = [ColumnMove(item.name, item.type, None if item.name in fills else item.name) for item in wide]
+        return SchemaChange(Ts(ts), kind, before, after, tuple(moves), table_schema(wide, name=after.name), wide)
+
+    altered, renamed = change(101, TABLE, TABLE, n=0), change(102, TABLE, away)
+    made = SchemaChange(
+        Ts(103), SchemaChangeKind.CREATE, None, other.with_(start_ts=Ts(102)), (), table_schema(ARROW), ARROW
+    )
+    for one in (altered, renamed, made):
+        sink.alter([one])
+    for late in (altered, renamed):
+        with pytest.raises(TableForeignError):
+            loaded.open().alter([late])  # type: ignore[attr-defined]
+        loaded.assert_holds((1, "a", "x", None), table=away, arrow=wide)
+        loaded.assert_holds(table=other)
+    sink.alter([SchemaChange(Ts(104), SchemaChangeKind.DROP, other, None, (), None, None)])
+    back = change(105, away, TABLE)
+    sink.alter([back])
+    with pytest.raises(SinkError):
+        loaded.open().alter([renamed])  # type: ignore[attr-defined]
+    loaded.assert_holds((1, "a", "x", None), arrow=wide)
+
+
+@pytest.mark.parametrize("names", [("id",), ("id", "n")], ids=str)
+def test_all_columns_get_other_types_at_once(bed: Bed, names: tuple[str, ...]) -> None:
+    needs(bed.can.alters and not bed.layouts, "schema changes")
+    before, after = (pa.schema([(name, arrow) for name in names]) for arrow in (pa.int32(), pa.int64()))
+    bed.load_as(before, *(tuple(key for _ in names) for key in (1, 2)))
+    moves = tuple(ColumnMove(name, pa.int64(), name) for name in names)
+    change = SchemaChange(Ts(101), SchemaChangeKind.ALTER, TABLE, TABLE, moves, table_schema(after), after)
+    sink = bed.open()
+    assert isinstance(sink, Alters)
+    for _ in range(2):
+        sink.alter([change])
+    bed.assert_holds(*(tuple(key for _ in names) for key in (1, 2)), arrow=after)
+    bed.flush(100, 200, [insert(*(1 << 40 for _ in names), ts=150)], arrow=after)
+    bed.assert_holds(*(tuple(key for _ in names) for key in (1, 2, 1 << 40)), arrow=after)
 
 
 @pytest.mark.sample(0.12)

@@ -1,4 +1,4 @@
-"""Random histories of a table at every sink that follows schema changes: rows, columns, copies, stale writers."""
+"""Random histories of two tables at every sink that follows schema changes: rows, columns, copies, stale writers."""
 
 from random import Random
 

@@ -40,6 +40,7 @@ class Alterer:
         moves = [change for change in changes if change.is_move]
         for change in moves:
             moving.finish(self._places(change))
+        moves = [change for change in moves if not self._has_come_back(change)]
         left = {self._place_of(change.before).location for change in moves if change.before is not None}
         for change in moves:
             self._refuse_taken(change, left)
@@ -73,11 +74,29 @@ class Alterer:
         assert change.after is not None
         old, aside = self._place_of(change.before), self._aside(change)
         new = self._place_of(change.after)
-        table = new.open()
-        is_there = table is not None and steps.is_moving(table, self._writer, change.after.table_id, change.ts)
-        if not is_there and not moving.exists(aside):
+        if not self._has_left(change):
             steps.mark_moving(old, self._writer, change)
             moving.move(old, aside if old.is_local or new.location in left else new, change)
+
+    def _has_left(self, change: SchemaChange) -> bool:
+        assert change.after is not None
+        table = self._place_of(change.after).open()
+        is_there = table is not None and steps.is_moving(table, self._writer, change.after.table_id, change.ts)
+        return is_there or moving.exists(self._aside(change))
+
+    def _has_come_back(self, change: SchemaChange) -> bool:
+        """Return whether a table lies at its old location because it was moved there later: the change is stale.
+
+        :raises TableForeignError: another table lies there.
+        """
+        assert change.before is not None
+        assert change.after is not None
+        old = self._place_of(change.before)
+        table = None if self._has_left(change) else old.open()
+        if table is None:
+            return False
+        is_done = steps.is_done(table, old, self._writer, change)
+        return is_done or steps.moved_ts(table, self._writer, change.after.table_id) > change.ts
 
     def _put_down(self, change: SchemaChange) -> None:
         assert change.after is not None

@@ -29,6 +29,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures
 from deltalake.schema import Field
 
+from agent.errors import RESYNC, TableForeignError
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import conversion
 from agent.sinks.common.conversion import Copied
@@ -65,22 +66,38 @@ def is_applied(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> bool
     return (table.transaction_version(record_id(writer, table_id)) or 0) >= ts
 
 
+def is_done(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaChange) -> bool:
+    """Return whether the table has had the change, or a later one.
+
+    :raises TableForeignError: it is another table, which lies where the one of the change did.
+    """
+    assert change.after is not None
+    table_id = change.after.table_id
+    known = (
+        delta_table.record_id(writer.changefeed, TableSpan(table_id)),
+        record_id(writer, table_id),
+        copy_record_id(writer.changefeed, table_id),
+    )
+    if all(table.transaction_version(name) is None for name in known):
+        raise TableForeignError(f"{place} holds another table than {change.name}, whose change is stale; {RESYNC}")
+    return is_applied(table, writer, table_id, change.ts)
+
+
 def alter(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
     """Change the table's columns.
 
-    :raises TableHeldError: the values of a column do not fit its new type.
+    :raises TableHeldError: the values of a column do not fit its new type, or it is another table.
     """
     if writer.is_changelog:
-        commit.with_retries(place, lambda table: _note_keys(table, writer, change))
+        commit.with_retries(place, lambda table: _note_keys(table, place, writer, change))
     commit.with_retries(place, lambda table: _alter(table, place, writer, change))
 
 
-def _note_keys(table: DeltaTable, writer: Writer, change: SchemaChange) -> None:
+def _note_keys(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaChange) -> None:
     """Record which columns identify the rows written so far, before the columns change."""
-    assert change.after is not None
     known = delta_table.former_keys(table)
     after = known.after(change)
-    if after != known and not is_applied(table, writer, change.after.table_id, change.ts):
+    if not is_done(table, place, writer, change) and after != known:
         description = json.loads(table.metadata().description)
         description[delta_table.OWNER][delta_table.FORMER_KEYS] = after.to_text()
         table.alter.set_table_description(
@@ -164,12 +181,17 @@ def mark_moving(place: TablePlace, writer: Writer, change: SchemaChange) -> None
 
 
 def is_moving(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> bool:
-    return (table.transaction_version(_move_id(writer, table_id)) or 0) >= ts
+    return moved_ts(table, writer, table_id) >= ts
+
+
+def moved_ts(table: DeltaTable, writer: Writer, table_id: int) -> int:
+    """Return the Ts of the table's newest move that has begun; 0 if it has not been moved."""
+    return table.transaction_version(_move_id(writer, table_id)) or 0
 
 
 def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaChange) -> None:
     assert change.after is not None
-    if is_applied(table, writer, change.after.table_id, change.ts):
+    if is_done(table, place, writer, change):
         return
     schema.refuse_alike([move.name for move in change.columns], table=change.name)
     stored = delta_table.arrow_schema(table)

@@ -36,7 +36,7 @@ class Alterer:
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
         """See ``agent.ports.sink.Alters.alter``."""
-        moves = [change for change in changes if change.is_move]
+        moves = [change for change in changes if change.is_move and not self._has_come_back(change)]
         left = {self._place(change.before).identifier for change in moves}
         for change in moves:
             self._refuse_taken(change, left)
@@ -68,8 +68,7 @@ class Alterer:
 
     def _set_aside(self, change: SchemaChange) -> None:
         """Move a renamed table from its name, unless that is already done."""
-        new, aside = self._place(change.after).open(), self._aside(change)
-        if (new is not None and _is_moved(new, change)) or aside.open() is not None:
+        if self._has_left(change):
             return
         old = self._place(change.before)
 
@@ -79,7 +78,23 @@ class Alterer:
                 commit.commit(table, Step(replace(state, moved=int(change.ts))))
 
         commit.on_newest(old, mark)
-        old.rename_to(aside)
+        old.rename_to(self._aside(change))
+
+    def _has_left(self, change: SchemaChange) -> bool:
+        new = self._place(change.after).open()
+        return (new is not None and _is_moved(new, change)) or self._aside(change).open() is not None
+
+    def _has_come_back(self, change: SchemaChange) -> bool:
+        """Return whether a table has its old name because it got it again later: the change is stale.
+
+        :raises TableForeignError: another table has that name.
+        """
+        old = self._place(change.before)
+        table = None if self._has_left(change) else old.open()
+        if table is None:
+            return False
+        state = State.of(table)
+        return columns.is_done(state, old, change) or state.moved > change.ts
 
     def _put_down(self, change: SchemaChange) -> None:
         aside, new = self._aside(change), self._place(change.after)

@@ -21,6 +21,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
+from agent.errors import RESYNC, TableForeignError
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import changelog, conversion
 from agent.sinks.common.conversion import Copied
@@ -44,14 +45,25 @@ from agent.sinks.iceberg.table.state import State, TableOwner
 def alter(place: TablePlace, change: SchemaChange, *, owner: TableOwner) -> None:
     """Change the table's columns.
 
-    :raises TableHeldError: the values of a column do not fit its new type.
+    :raises TableHeldError: the values of a column do not fit its new type, or it is another table.
     """
-    commit.on_newest(place, lambda table: _alter(table, change, owner))
+    commit.on_newest(place, lambda table: _alter(table, place, change, owner))
 
 
-def _alter(table: Table, change: SchemaChange, owner: TableOwner) -> None:
+def is_done(state: State, place: TablePlace, change: SchemaChange) -> bool:
+    """Return whether the table has had the change, or a later one.
+
+    :raises TableForeignError: it is another table, which has the name that the one of the change had.
+    """
+    assert change.after is not None
+    if not state.tells_of(change.after.table_id):
+        raise TableForeignError(f"{place} is another table than {change.name}, whose change is stale; {RESYNC}")
+    return state.ddl >= change.ts
+
+
+def _alter(table: Table, place: TablePlace, change: SchemaChange, owner: TableOwner) -> None:
     state, is_changelog = State.of(table), owner.is_changelog
-    if state.ddl >= change.ts:
+    if is_done(state, place, change):
         return
     iceberg_schema.refuse_alike([move.name for move in change.columns], table=change.name)
     stored = iceberg_schema.arrow_schema(table.schema())
