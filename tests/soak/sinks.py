@@ -68,9 +68,8 @@ _KNOWN = (
     Sink("iceberg-history", SinkMode.HISTORY, format="iceberg"),
 )
 SINKS: Mapping[str, Sink] = {sink.name: sink for sink in _KNOWN}
-#: what is written where nothing else is asked for, and the others that can be
+#: what is written where nothing else is asked for
 USUAL_SINKS = ("upsert", "changelog")
-OTHER_SINKS = tuple(name for name in SINKS if name not in USUAL_SINKS)
 
 
 def folded(
