@@ -8,9 +8,7 @@ may end behind any of its commits, as by a crash, and is done again; or it is do
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +16,6 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from agent.errors import SinkError, TableHeldError
 from agent.ports.sink import (
@@ -44,105 +41,12 @@ from reactor.records.tables.table import TableRecord
 from tests.acceptance import families
 from tests.contracts.crashes import Crashes
 from tests.contracts.sink_bed import Bed, shown
+from tests.contracts.sink_model import CASTS, TYPES, Model, Row, following, louder, value
 from tests.soak.sinks import folded
 from tests.unit.agent.changes_build import UNCHANGED, Change, changes, delete, insert, table_schema, truncate, update
 
-Row = tuple[Any, ...]
-Key = tuple[Any, ...]
-
-_TYPES = (
-    *(pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.string(), pa.binary(), pa.date32()),
-    *(pa.decimal128(10, 2), pa.timestamp("us"), pa.timestamp("us", "UTC")),
-)
-#: what a column of a type may become without a word of the source
-_CASTS = {
-    pa.int32(): (pa.int64(), pa.float64(), pa.string(), pa.decimal128(20, 2)),
-    pa.int64(): (pa.string(), pa.decimal128(22, 2)),
-    pa.decimal128(10, 2): (pa.decimal128(20, 4), pa.string()),
-    pa.date32(): (pa.timestamp("us"),),
-}
-_EPOCH = datetime(2020, 1, 1)
-_LETTERS = ("", "a", "b", "é", "x" * 40, "☃", "A")
 #: reasons for which a sink may hold a table instead
 _MAY_HOLD = ("divide", "partition", "may have been made before or afterwards")
-
-
-def value(rng: Random, arrow: pa.DataType) -> Any:
-    """Return a random value, without NULL."""
-    if pa.types.is_integer(arrow):
-        return rng.choice([0, 1, -1, 7, 2**31 - 1, rng.randrange(-(2**31), 2**31)])
-    if pa.types.is_floating(arrow):
-        return rng.choice([0.5, -1.25, 1e300, float(rng.randrange(1000))])
-    if pa.types.is_boolean(arrow):
-        return rng.random() < 0.5
-    if pa.types.is_binary(arrow):
-        return rng.randbytes(rng.randrange(4))
-    if pa.types.is_date(arrow):
-        return date(2020, 1, 1) + timedelta(rng.randrange(-20000, 20000))
-    if pa.types.is_decimal(arrow):
-        return Decimal(rng.randrange(-(10**7), 10**7)).scaleb(-arrow.scale)
-    if pa.types.is_timestamp(arrow):
-        moment = _EPOCH + timedelta(microseconds=rng.randrange(-(10**15), 10**15))
-        return moment.replace(tzinfo=UTC) if arrow.tz else moment
-    return rng.choice(_LETTERS) + str(rng.randrange(30))
-
-
-@dataclass
-class Model:
-    """A table as its source has it. ``ts``: everything up to there is in the sink; ``last_ts``: of the newest change.
-    ``past``: its rows at earlier Ts, with the columns that it has now; ``has_moved_key``: it had another key once."""
-
-    table: TableRecord
-    arrow: pa.Schema
-    ts: int
-    last_ts: int
-    spans: tuple[TableSpan, ...]
-    rows: dict[Key, Row] = field(default_factory=dict)
-    past: dict[int, dict[Key, Row]] = field(default_factory=dict)
-    cut: int = 0
-    has_moved_key: bool = False
-
-    def key_of(self, row: Row) -> Key:
-        return tuple(row[self.arrow.names.index(name)] for name in self.table.key)
-
-    def note(self, ts: int) -> None:
-        """Remember the rows of ``ts``, when a transaction has ended."""
-        self.past[ts] = dict(self.rows)
-
-    def convert(self, moves: Sequence[ColumnMove], table: TableRecord, arrow: pa.Schema) -> None:
-        """Do what the source makes of all rows, of the past too."""
-        names = self.arrow.names
-        old, self.table, self.arrow = self.arrow, table, arrow
-
-        def converted(rows: dict[Key, Row]) -> dict[Key, Row]:
-            images = list(rows.values())
-            columns = [
-                [None if move.fill is None else move.fill.as_py()] * len(images)
-                if move.origin is None
-                else _converted(
-                    [image[names.index(move.origin)] for image in images], old.field(move.origin).type, move
-                )
-                for move in moves
-            ]
-            found = [tuple(row) for row in zip(*columns, strict=True)]
-            return {self.key_of(row): row for row in found}
-
-        self.past = {ts: converted(rows) for ts, rows in self.past.items()}
-        self.rows = converted(self.rows)
-
-
-def _converted(values: list[Any], old: pa.DataType, move: ColumnMove) -> list[Any]:
-    found = pa.array(values, old)
-    done: list[Any] = (found.cast(move.type) if move.convert is None else move.convert(found)).to_pylist()
-    return done
-
-
-def _louder(values: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(values, pa.scalar("!"), "")
-
-
-def _next(values: pa.Array) -> pa.Array:
-    return pc.add(values.cast(pa.int64()), 1)
 
 
 class History:
@@ -153,6 +57,7 @@ class History:
         self._rng = rng
         self._crashes = crashes
         self._fresh = iter(range(1, 1_000_000))
+        self._seen = set[Row]()
         self.trail = ["begin"]
         self._is_full = rng.random() < 0.3
         self._stale: list[Callable[[], None]] = []
@@ -200,7 +105,8 @@ class History:
         self.model, self._other = self._other, self.model
 
     def flush(self) -> None:
-        model, begin = self.model, self.model.ts
+        model, begin, there = self.model, self.model.ts, {*self.model.rows}
+        self._seen = set[Row]()
         some = [one for _ in range(self._rng.choice([1, 1, 2, 4])) for one in self._transaction()]
         model.ts = model.last_ts = end = model.last_ts + self._rng.randint(0, 3)
         arrow, spans, table = model.arrow, model.spans, model.table
@@ -211,6 +117,7 @@ class History:
             if is_lost:
                 self._write(task, some, arrow)  # nobody commits it, if that is not done yet
             self._do(partial(self._commit, task, some, arrow))
+        model.gone = (model.gone | there | self._seen) - {*model.rows}
         self._remember(lambda: self._commit(self._rng.choice(tasks), some, arrow))
 
     def alter(self) -> None:
@@ -270,8 +177,10 @@ class History:
         if not isinstance(sink, Replaces):
             return
         model.ts = model.last_ts = model.last_ts + self._rng.randint(0, 5)
+        there = {*model.rows}
         for _ in range(self._rng.choice([0, 0, 3])):
             self._disagree()
+        model.gone = (model.gone | there) - {*model.rows}
         model.note(model.ts)
         table = model.table.with_(start_ts=Ts(model.ts))
         rows = list(model.rows.values())
@@ -290,11 +199,12 @@ class History:
         sink, model = self._bed.open(), self.model
         if not isinstance(sink, Repairs):
             return
-        wrong: list[Change] = []
+        wrong, there = list[Change](), {*model.rows}
         for _ in range(self._rng.choice([1, 3])):
             wrong += self._disagree()
         if not wrong:
             return
+        model.gone = (model.gone | there | {model.key_of(one.after) for one in wrong if one.after}) - {*model.rows}
         model.ts = model.last_ts
         model.note(model.ts)
         made = changes(
@@ -334,7 +244,7 @@ class History:
         begin = model.last_ts
         kept = [item for item in model.arrow if item.name in ("id", *self._laid_out)]
         kept = kept if "id" in model.arrow.names else [pa.field("id", pa.int64()), *kept]
-        arrow = pa.schema([*kept, *((f"c{at}", self._rng.choice(_TYPES)) for at in range(3))])
+        arrow = pa.schema([*kept, *((f"c{at}", self._rng.choice(TYPES)) for at in range(3))])
         table = model.table.with_(table_id=model.table.table_id + 1, key=("id",), start_ts=Ts(begin))
         self._do(partial(sink.alter, [_dropped(model)]))
         self._make(table, arrow, begin + 1)
@@ -373,6 +283,7 @@ class History:
             row = rng.choice([*model.rows.values()]) if model.rows else None
             if kind < 0.02:
                 model.rows.clear()
+                self._seen.clear()  # what came and was truncated within one flush is not kept
                 yield truncate(ts=model.last_ts)
             elif row is None or kind < 0.35:
                 new = self._new_row()
@@ -391,6 +302,7 @@ class History:
 
     def _put(self, change: Change, row: Row) -> Change:
         self.model.rows[self.model.key_of(row)] = row
+        self._seen.add(self.model.key_of(row))
         return change
 
     def _update(self, old: Row, new: Row) -> Change:
@@ -398,6 +310,7 @@ class History:
         is_moved = model.key_of(old) != model.key_of(new)
         del model.rows[model.key_of(old)]
         model.rows[model.key_of(new)] = new
+        self._seen.add(model.key_of(new))
         sent = list(new)
         for at, name in enumerate(model.arrow.names):
             is_same = repr(old[at]) == repr(new[at]) and name not in model.table.key
@@ -473,7 +386,7 @@ class History:
         kept = [at for at in free if moves[at].origin is not None and moves[at].origin not in key]
         kind = rng.random()
         if kind < 0.3:
-            arrow = rng.choice(_TYPES)
+            arrow = rng.choice(TYPES)
             fill = pa.scalar(value(rng, arrow), arrow) if rng.random() < 0.5 else None
             names = {move.name for move in moves} | {*self.model.arrow.names}
             name = f"n{next(self._fresh)}"
@@ -502,11 +415,11 @@ class History:
         converted.add(move.origin)
         is_key = move.origin in self.model.table.key
         if not is_key and move.type == pa.string() and rng.random() < 0.5:
-            moves[at] = ColumnMove(move.name, move.type, move.origin, None, _louder)
+            moves[at] = ColumnMove(move.name, move.type, move.origin, None, louder)
         elif not is_key and move.type == pa.int32() and rng.random() < 0.5:
-            moves[at] = ColumnMove(move.name, pa.int64(), move.origin, None, _next)
-        elif move.type in _CASTS:
-            arrow = rng.choice(_CASTS[move.type])
+            moves[at] = ColumnMove(move.name, pa.int64(), move.origin, None, following)
+        elif move.type in CASTS:
+            arrow = rng.choice(CASTS[move.type])
             if not (is_key and pa.types.is_floating(arrow)):
                 moves[at] = ColumnMove(move.name, arrow, move.origin)
 
@@ -581,6 +494,8 @@ class History:
             assert not difference, f"at {ts}: {difference}"
         if not model.has_moved_key:
             self._check_versions(rows)
+            marked = {tuple(row[name] for name in model.table.key) for row in rows if row.get("_weir_deleted")}
+            assert "soft_delete" not in bed.uri or marked == model.gone
 
     def _check_versions(self, rows: list[dict[str, Any]]) -> None:
         """Of each key there is one row, or versions that follow each other."""

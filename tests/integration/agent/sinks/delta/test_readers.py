@@ -108,7 +108,7 @@ def _copied(story: Story, name: str, place: Path) -> Chapter:
     # read before the files are listed, as readers do: a checkpoint may be written meanwhile, which the copy lacks
     hint = Path(story.location, "_delta_log", "_last_checkpoint")
     hinted = hint.read_bytes() if hint.exists() else None
-    shutil.copytree(story.location, place)
+    shutil.copytree(story.location, place, ignore=shutil.ignore_patterns("*#*"))  # files that are being written
     (place / "_delta_log" / hint.name).unlink(missing_ok=True)
     if hinted is not None:
         (place / "_delta_log" / hint.name).write_bytes(hinted)
