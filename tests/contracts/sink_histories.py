@@ -134,6 +134,7 @@ class History:
             table = model.table = table.with_(key=other)
             model.rows = {model.key_of(row): row for row in model.rows.values()}
             model.past = {ts: {model.key_of(row): row for row in rows.values()} for ts, rows in model.past.items()}
+            model.gone.clear()
             model.has_moved_key = True
         self._apply(SchemaChangeKind.ALTER, before, tuple(moves))
 
@@ -455,6 +456,7 @@ class History:
                 raise
             self.trail[-1] += f" HELD {held}"
             model.past.clear()
+            model.gone.clear()
             model.has_moved_key = True
             self.trail.append("replace")
             self.replace()
