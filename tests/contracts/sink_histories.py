@@ -50,7 +50,8 @@ _MAY_HOLD = ("divide", "partition", "may have been made before or afterwards")
 
 
 class History:
-    """Steps of two tables, of which each is of the one that ``model`` is. ``trail``: what was done, for people."""
+    """Two tables, and the steps that change them. A step changes the table that ``model`` describes, which may be the
+    other one at the next step. ``trail``: what was done, for people."""
 
     def __init__(self, bed: Bed, rng: Random, crashes: Crashes) -> None:
         self._bed = bed
@@ -122,7 +123,7 @@ class History:
 
     def alter(self) -> None:
         model, rng = self.model, self._rng
-        moves = [ColumnMove(item.name, item.type, item.name) for item in model.arrow]
+        moves = [*_kept(model.arrow)]
         key, converted = model.table.key, set[str]()
         for _ in range(rng.choice([1, 1, 1, 2, 3])):
             self._alteration(moves, converted)
@@ -141,8 +142,7 @@ class History:
     def rename(self) -> None:
         before = self.model.table
         self.model.table = before.named("public", f"t{next(self._fresh)}")
-        moves = tuple(ColumnMove(item.name, item.type, item.name) for item in self.model.arrow)
-        self._apply(SchemaChangeKind.RENAME, before, moves)
+        self._apply(SchemaChangeKind.RENAME, before, _kept(self.model.arrow))
 
     def exchange(self) -> None:
         """One table takes the name of the other one, which takes its name, or another, or is dropped."""
@@ -339,14 +339,8 @@ class History:
             return [] if model.key_of(new) in model.rows else [self._put(insert(*new), new)]
         if rng.random() < 0.4:
             del model.rows[model.key_of(row)]
-            return [
-                delete(
-                    *(
-                        item if name in model.table.key else None
-                        for item, name in zip(row, model.arrow.names, strict=True)
-                    )
-                )
-            ]
+            names = zip(row, model.arrow.names, strict=True)
+            return [delete(*(item if name in model.table.key else None for item, name in names))]
         new = self._changed(row)
         return [self._put(update(*new), new)]
 
@@ -518,9 +512,14 @@ def _dropped(model: Model) -> SchemaChange:
 
 
 def _renamed(model: Model, before: TableRecord) -> SchemaChange:
-    moves = tuple(ColumnMove(item.name, item.type, item.name) for item in model.arrow)
     schema = table_schema(model.arrow, key=model.table.key, name=model.table.name)
-    return SchemaChange(Ts(model.last_ts), SchemaChangeKind.RENAME, before, model.table, moves, schema, model.arrow)
+    return SchemaChange(
+        Ts(model.last_ts), SchemaChangeKind.RENAME, before, model.table, _kept(model.arrow), schema, model.arrow
+    )
+
+
+def _kept(arrow: pa.Schema) -> tuple[ColumnMove, ...]:
+    return tuple(ColumnMove(item.name, item.type, item.name) for item in arrow)
 
 
 def _named(move: ColumnMove, name: str) -> ColumnMove:

@@ -1,10 +1,11 @@
-"""Span records: compares the Ts that a table records for a span with what a flush has to write there."""
+"""Span records: compares the Ts that a table records for a span with what a flush or a repair has to write there."""
 
 from typing import Final
 
 from agent.errors import RESYNC, SinkFencedError, TableForeignError
-from agent.ports.sink import FlushTask
+from agent.ports.sink import FeedContext, FlushTask, RowRepair
 from reactor.ids import MAX_TS, TableSpan, Ts
+from reactor.records.changefeed import SinkMode
 from reactor.records.tables.table import TableRecord
 
 #: the record of a span that its table no longer has: no writer ever reaches this Ts
@@ -45,3 +46,23 @@ def refuse_retired(recorded: Ts | None, table: TableRecord, span: TableSpan) -> 
         raise SinkFencedError(
             f"{table.schema_name}.{table.name} has other spans than {span}: this writer is stale and stops"
         )
+
+
+def refuse_past(recorded: Ts | None, order: RowRepair, span: TableSpan) -> None:
+    """:raises SinkFencedError: the span is past the repair's Ts, or the table has other spans."""
+    refuse_retired(recorded, order.table, span)
+    if recorded is None or recorded > order.ts:
+        raise SinkFencedError(
+            f"the sink records {recorded} for span {span} of {order.table.schema_name}.{order.table.name}, and the "
+            f"repair is of {order.ts}; ask for it again"
+        )
+
+
+def repair_task(order: RowRepair, changefeed: str, recorded: Ts) -> FlushTask:
+    """Return a repair as a flush that leaves the record of the first span, ``recorded``, as it is.
+
+    Nothing fences two repairs of one Ts, so the table may have a row that is inserted. It is searched for it, as in a
+    flush below ``consistent_ts``.
+    """
+    table = order.table.with_(consistent_ts=Ts(order.ts + 1))
+    return FlushTask(FeedContext(changefeed, "", SinkMode.UPSERT), order.spans[0], table, (), recorded, recorded)

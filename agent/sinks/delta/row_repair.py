@@ -13,19 +13,18 @@ from uuid import uuid4
 
 from deltalake import DeltaTable
 
-from agent.errors import SinkFencedError
-from agent.ports.sink import FeedContext, FlushTask, RowRepair
+from agent.ports.sink import FlushTask, RowRepair
 from agent.rows.fold import net_changes
 from agent.rows.versions import versions
 from agent.sinks.common import changelog
-from agent.sinks.common.span_records import refuse_retired
+from agent.sinks.common.span_records import refuse_past, repair_task
 from agent.sinks.delta.table import commit, disk
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import TableOwner, TablePlace
 from agent.sinks.delta.table.schema import FORMS
 from agent.sinks.delta.upsert import history, merge
-from reactor.ids import TableSpan, Ts
+from reactor.ids import TableSpan
 from reactor.records.changefeed import SinkMode
 
 
@@ -53,13 +52,7 @@ def repair(place: TablePlace, owner: TableOwner, order: RowRepair) -> None:
 
 def _refuse_past(table: DeltaTable, changefeed: str, order: RowRepair) -> None:
     for span in order.spans:
-        recorded = delta_table.committed_ts(table, changefeed, span)
-        refuse_retired(recorded, order.table, span)
-        if recorded is None or recorded > order.ts:
-            raise SinkFencedError(
-                f"the sink records {recorded} for span {span} of {order.table.schema_name}.{order.table.name}, and the "
-                f"repair is of {order.ts}; ask for it again"
-            )
+        refuse_past(delta_table.committed_ts(table, changefeed, span), order, span)
 
 
 def _append(table: DeltaTable, place: TablePlace, order: RowRepair) -> None:
@@ -80,9 +73,6 @@ def _merge(table: DeltaTable, owner: TableOwner, order: RowRepair) -> None:
 
 
 def _task(table: DeltaTable, owner: TableOwner, order: RowRepair) -> FlushTask:
-    span = order.spans[0]
-    recorded = delta_table.committed_ts(table, owner.changefeed, span)
+    recorded = delta_table.committed_ts(table, owner.changefeed, order.spans[0])
     assert recorded is not None, "looked at before"
-    # nothing fences two repairs of one Ts, so the table may have a row that is inserted: it is searched
-    record = order.table.with_(consistent_ts=Ts(order.ts + 1))
-    return FlushTask(FeedContext(owner.changefeed, "", SinkMode.UPSERT), span, record, (), recorded, recorded)
+    return repair_task(order, owner.changefeed, recorded)

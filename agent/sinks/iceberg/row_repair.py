@@ -11,12 +11,11 @@ transaction, so that folding the changelog gives the repaired rows.
 
 from pyiceberg.table import Table
 
-from agent.errors import SinkFencedError
-from agent.ports.sink import FeedContext, FlushTask, RowRepair
+from agent.ports.sink import RowRepair
 from agent.rows.fold import net_changes
 from agent.rows.versions import versions
 from agent.sinks.common import changelog
-from agent.sinks.common.span_records import refuse_retired
+from agent.sinks.common.span_records import refuse_past, repair_task
 from agent.sinks.iceberg.append import append_files
 from agent.sinks.iceberg.table import commit, compact, files
 from agent.sinks.iceberg.table import schema as iceberg_schema
@@ -26,7 +25,6 @@ from agent.sinks.iceberg.table.schema import FORMS
 from agent.sinks.iceberg.table.state import State, TableOwner
 from agent.sinks.iceberg.upsert import merge
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode
 
 
 def repair(place: TablePlace, owner: TableOwner, order: RowRepair) -> None:
@@ -34,24 +32,14 @@ def repair(place: TablePlace, owner: TableOwner, order: RowRepair) -> None:
 
     def attempt(table: Table) -> None:
         owner.refuse_foreign(table, place)
-        _refuse_past(State.of(table), order)
+        for span in order.spans:
+            refuse_past(State.of(table).recorded_ts(span), order, span)
         if owner.is_changelog:
             _append(table, order)
         else:
             _merge(table, owner, order)
 
     commit.on_newest(place, attempt, is_checked=False)
-
-
-def _refuse_past(state: State, order: RowRepair) -> None:
-    for span in order.spans:
-        recorded = state.recorded_ts(span)
-        refuse_retired(recorded, order.table, span)
-        if recorded is None or recorded > order.ts:
-            raise SinkFencedError(
-                f"the sink records {recorded} for span {span} of {order.table.schema_name}.{order.table.name}, and the "
-                f"repair is of {order.ts}; ask for it again"
-            )
 
 
 def _append(table: Table, order: RowRepair) -> None:
@@ -66,11 +54,7 @@ def _append(table: Table, order: RowRepair) -> None:
 
 
 def _merge(table: Table, owner: TableOwner, order: RowRepair) -> None:
-    span = order.spans[0]
-    recorded = State.of(table).recorded_ts(span) or Ts(0)
-    # nothing fences two repairs of one Ts, so the table may have a row that is inserted: it is searched
-    record = order.table.with_(consistent_ts=Ts(order.ts + 1))
-    task = FlushTask(FeedContext(owner.changefeed, "", SinkMode.UPSERT), span, record, (), recorded, recorded)
+    task = repair_task(order, owner.changefeed, State.of(table).recorded_ts(order.spans[0]) or Ts(0))
     if owner.is_history:
         step = merge.replace_versions(table, task, versions([order.changes], key=order.table.key), owner.marks)
         if step is not None:
