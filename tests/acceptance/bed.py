@@ -427,7 +427,7 @@ class Bed:
             load.stop()
 
     def _writer(self, rate: int) -> children.Child:
-        command = [str(tool("pgbench")), "--no-vacuum", "--client", "2", "--time", "600", "--rate", str(rate)]
+        command = [str(tool("pgbench")), "--no-vacuum", "--client", "2", "--time", "7200", "--rate", str(rate)]
         command += ["--file", str(self.directory / "load.sql")]
         with (self.directory / "pgbench.log").open("ab") as output:
             return children.spawn(command, output=output, environment=self.postgres.environment(self.database))

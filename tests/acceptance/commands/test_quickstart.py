@@ -41,6 +41,7 @@ def test_it_ends_equal_and_continues(tmp_path: Path, times: int) -> None:
 
 
 @pytest.mark.matrix
+@pytest.mark.minutes(2.5)
 @pytest.mark.parametrize(
     "options",
     [("--spark", "standalone"), ("--storage", "s3"), ("--store", "sqlite"), ("--store", "postgresql")],

@@ -12,7 +12,13 @@ from reactor.records.tables.resync import ResyncStage
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, sink_rows, source_rows
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.minutes(4),
+    pytest.mark.acceptance,
+    pytest.mark.spark,
+    pytest.mark.matrix,
+    pytest.mark.timeout(600),
+]
 
 TABLES = [f"new_{number}" for number in range(80)]
 

@@ -29,7 +29,7 @@ from tests.acceptance.bed import Bed, Process
 from tests.acceptance.network import Host, Network
 
 pytestmark = [
-    pytest.mark.minutes(2),
+    pytest.mark.minutes(4),
     pytest.mark.acceptance,
     pytest.mark.matrix,
     pytest.mark.timeout(280),

@@ -31,7 +31,7 @@ from tests.mysql_server import EmbeddedMysql
 from tests.patience import patient
 
 pytestmark = [
-    pytest.mark.minutes(6),
+    pytest.mark.minutes(10),
     pytest.mark.in_turn("kind"),
     pytest.mark.acceptance,
     pytest.mark.matrix,

@@ -19,7 +19,7 @@ from tests.acceptance.postgres.families import DATABASE, Table, families, here, 
 from tests.soak.sinks import folded
 
 pytestmark = [
-    pytest.mark.minutes(3),
+    pytest.mark.minutes(7),
     pytest.mark.in_turn("format"),
     pytest.mark.acceptance,
     pytest.mark.matrix,

@@ -25,7 +25,7 @@ from tests.acceptance import queries
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import CHANGELOG, changelog
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.minutes(0.7), pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(600)]
 
 UNSUNK = "unsunk"
 
