@@ -16,6 +16,7 @@ from owner.scheduler.spans import even_spans
 from owner.tables.departures import away_of
 from reactor.records.tables.held import HeldTable, HoldStage
 from reactor.records.tables.resync import TableResync
+from reactor.records.tables.schema_change import newest_names
 from reactor.records.tables.table import TableRecord
 from reactor.views import HeldView, LeftView, ResyncView, SpanView, TableView
 
@@ -110,7 +111,7 @@ def held_tables(facts: Facts) -> dict[int, HeldView]:
     if not held:
         return {}
     names = {table.table_id: f"{table.schema_name}.{table.name}" for table in facts.tables or ()}
-    newest = _newest_names(facts)
+    newest = newest_names(facts.ddl)
     return {id: _held_table(table, names.get(id, table.name), newest.get(id, "")) for id, table in held.items()}
 
 
@@ -122,16 +123,6 @@ def _to_be_copied(facts: Facts) -> dict[int, HeldTable]:
         for table in (facts.tables or () if ids else ())
         if table.table_id in ids
     }
-
-
-def _newest_names(facts: Facts) -> dict[int, str]:
-    """Return the names that pending schema changes give to held tables."""
-    names: dict[int, str] = {}
-    for _, record in sorted(facts.ddl.items()) if facts.held else ():
-        for change in record.changes:
-            if change.table is not None and change.table_id in facts.held and change.table_id in record.pending_ids:
-                names[change.table_id] = f"{change.table.schema_name}.{change.table.name}"
-    return names
 
 
 def _held_table(table: HeldTable, name: str, newest_name: str) -> HeldView:

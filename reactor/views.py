@@ -4,7 +4,7 @@ A changefeed or table that makes no progress always says why (``blocked_by``). U
 lags are seconds.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -128,6 +128,19 @@ class TableView(View):
     waiting_for: str = ""
     skipped_ts: int = 0
     location: str = ""
+
+
+def called(tables: Iterable[TableView], name: str) -> TableView | None:
+    """Return the table that is called ``name`` (schema.name); None: there is none.
+
+    A held table keeps its name at the sink, and another one may have taken it at the source: that one counts.
+    """
+    found = [table for table in tables if table.table == name]
+    return min(found, key=_has_lost_name, default=None)
+
+
+def _has_lost_name(table: TableView) -> bool:
+    return table.held is not None and table.held.renamed_to not in ("", table.table)
 
 
 class ChangefeedView(View):

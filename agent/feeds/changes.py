@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from agent.errors import DecodeError
 from agent.ports.sink import FeedContext, FlushTask
 from agent.rows.batches import SegmentRef
+from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.sinks.common.changelog import CHANGELOG_FIELDS, changelog_rows, changelog_schema, snapshot_rows
 from agent.sinks.common.forms import Forms, plain_type
@@ -43,7 +44,13 @@ def read(part: LogSlice) -> Iterator[pa.Table]:
     task = FlushTask(feed, span, part.table, part.segments, part.from_ts, part.to_ts)
     for changes in read_changes(task):
         if len(changes):
-            yield changelog_rows(changes, span, key=part.table.key, forms=_PLAIN)
+            yield changelog_rows(changes, span, key=_key_then(changes, part.table.key), forms=_PLAIN)
+
+
+def _key_then(changes: Changes, key: Sequence[str]) -> list[str]:
+    """Return the key that the table had when it was changed like this. ``key``: the one that it has now."""
+    found = changes.schema.key or key
+    return [name for name in found if name in changes.after.schema.names]
 
 
 def inserted(rows: pa.Table, ts: Ts) -> pa.Table:

@@ -22,7 +22,15 @@ from capture.errors import ConfigError, ServerUnreachableError, StillRunningErro
 from reactor.errors import WeirError
 from reactor.records.sync_point import SyncPoint
 from reactor.tls import tls_failure, untrusted, words_of
-from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, SubscriptionView, TableFilesView, TableView
+from reactor.views import (
+    ChangefeedView,
+    MaintainedView,
+    OwnerMoveView,
+    SubscriptionView,
+    TableFilesView,
+    TableView,
+    called,
+)
 
 V = TypeVar("V", bound=BaseModel)
 _CONNECT_TIMEOUT_S = 5.0
@@ -203,7 +211,7 @@ class Client:
     def table(self, changefeed_id: str, name: str) -> TableView | None:
         """Return the table ``name`` (schema.name); None: there is no such table."""
         page = self._many(TableView, _path(changefeed_id, f"tables?{urlencode({'name': name})}"))
-        return next((table for table in page if table.table == name), None)
+        return called(page, name)
 
     def sync_points(self, changefeed_id: str) -> "_Views[SyncPoint]":
         return self._many(SyncPoint, _path(changefeed_id, "sync_points"))

@@ -7,7 +7,7 @@ from capture.errors import SyncPointNotFoundError, TableNotFoundError
 from capture.python import html
 from capture.python.table import Table
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView
+from reactor.views import ChangefeedView, TableView, called
 
 
 class Moment:
@@ -60,9 +60,9 @@ class Moment:
         return sorted(name for name, version in self.point.versions.items() if version)
 
     def table(self, name: str) -> Table:
-        """Return a table (schema.name) as of this moment.
+        """Return a table as of this moment. ``name``: schema.name, as it was then.
 
-        :raises TableNotFoundError: the sync point does not cover it.
+        :raises TableNotFoundError: the sync point does not cover it, or the changefeed no longer has it.
         """
         if name in self.point.left_out:
             raise TableNotFoundError(f"{name} was held at sync point {self.ts}, which leaves it out")
@@ -72,7 +72,23 @@ class Moment:
             raise TableNotFoundError(
                 f"sync point {self.ts} of changefeed {self.changefeed} has no table {name}; it has {known}"
             )
-        return Table.of(self._feed, name, self._storage_options, version=int(version))
+        found = self._found(name)
+        table = Table.of(self._feed, name, self._storage_options, version=int(version), found=found)
+        if name not in self.point.table_ids:
+            table.check_has_been(found)
+        return table
+
+    def _found(self, name: str) -> TableView:
+        """Return the table that had this name at the sync point, which may have another one by now."""
+        table_id = self.point.table_ids.get(name)
+        of_id = (table for table in self._feed.tables if table.table_id == table_id)
+        found = called(self._feed.tables, name) if table_id is None else next(of_id, None)
+        if found is not None:
+            return found
+        raise TableNotFoundError(
+            f"{name} of sync point {self.ts} was dropped since, or has left changefeed {self.changefeed}; read version "
+            f"{self.point.versions[name]} where it lies at the sink"
+        )
 
     def __repr__(self) -> str:
         return f"<Moment {self.ts} of {self.changefeed}: {len(self.tables)} tables>"

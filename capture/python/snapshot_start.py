@@ -141,7 +141,7 @@ class SnapshotStart:
         states = [(reader.state(spans), covers)]
         if states[0][0].ts(spans) is None:
             points = self._connection.call(lambda client: list(client.sync_points(feed.id)))
-            states += _of_points(reader, spans, self._name, points)
+            states += _of_points(reader, spans, table.table_id, points)
         found, covered = next((one for one in states if one[0].ts(spans) is not None), (None, 0))
         if found is None:
             return (
@@ -169,11 +169,11 @@ def _opened(feed: ChangefeedView, table: TableView) -> TableReader:
 
 
 def _of_points(
-    reader: TableReader, spans: tuple[TableSpan, ...], name: str, points: list[SyncPoint]
+    reader: TableReader, spans: tuple[TableSpan, ...], table_id: int, points: list[SyncPoint]
 ) -> Iterator[tuple[TableState, int]]:
     """Yield the versions of sync points and their Ts, newest first, as far as they are still there."""
     for point in sorted(points, key=lambda item: item.ts, reverse=True):
-        if version := point.versions.get(name):
+        if version := point.version_of(table_id):
             try:
                 yield reader.state(spans, version=int(version)), point.ts
             except SinkError:  # it, and older ones, were removed

@@ -9,7 +9,8 @@ from agent.ports.table_reader import TableReader
 from agent.sinks import open_table
 from capture.errors import ConfigError, TableNotFoundError
 from capture.python import html
-from reactor.views import ChangefeedView, TableView
+from reactor.ids import TableSpan
+from reactor.views import ChangefeedView, TableView, called
 
 
 class Table:
@@ -37,12 +38,21 @@ class Table:
 
         :raises WeirError: the changefeed has no such table, or the sink's tables cannot be read back.
         """
-        found = found or next((table for table in feed.tables if table.table == name), None)
+        found = found or called(feed.tables, name)
         if found is None:
             known = ", ".join(sorted(table.table for table in feed.tables)[:20]) or "none yet"
             raise TableNotFoundError(f"changefeed {feed.id} has no table {name}; it has {known}")
         location = found.location or name.replace(".", "/", 1)  # an older server does not report it
         return cls(feed.id, name, open_table(feed.sink, location, storage_options), version=version)
+
+    def check_has_been(self, table: TableView) -> None:
+        """Check that the version that is read was written for ``table`` already, and for none before it in its place.
+
+        :raises TableNotFoundError: it was not.
+        """
+        spans = [TableSpan(table.table_id), *(TableSpan.parse(item.span) for item in table.spans)]
+        if not self._reader.state(spans, version=self._version).records:
+            raise TableNotFoundError(f"version {self._version} of {self.location} is not of {self.name} as it is now")
 
     @property
     def location(self) -> str:

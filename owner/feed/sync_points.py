@@ -148,8 +148,15 @@ class SyncPoints:
             self._enter(Trigger.SLIPPED)
             self.hold_ts = furthest
             return []
-        versions = {table.table: table.version for table in answer.answer}
-        point = SyncPoint(ts=self.hold_ts, time=now + self._wall_offset_s, versions=versions, left_out=self._left_out)
+        question = answer.question
+        assert isinstance(question, ReadPositions), "handle_answer takes no other"
+        point = SyncPoint(
+            ts=self.hold_ts,
+            time=now + self._wall_offset_s,
+            versions={table.table: table.version for table in answer.answer},
+            table_ids={f"{table.schema_name}.{table.name}": table.table_id for table in question.tables},
+            left_out=self._left_out,
+        )
         self._rest(Trigger.RECORDED, due_at=now + facts.info.config.sync_point_interval_seconds)
         return [self._record(facts, point)]
 

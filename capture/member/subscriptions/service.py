@@ -3,18 +3,21 @@
 A position is one key in the metadata store. Whoever removes segments leaves those behind a position that has not
 expired (``agent.log.retention``), within the limits for held tables. A reader whose changes are gone anyway is refused:
 it never continues with a gap.
+
+A refusal ends a reader, so it is never given from a stale state: a capture that has stood still, or has just become the
+owner, may not know yet what a reader has from another one. It reads the store, waits until it has seen as much, and
+answers again.
 """
 
 import builtins
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import anyio
 import structlog
 
-from agent.control.runtime import held_tables
 from agent.rows.batches import SegmentRef
 from capture.api.subscriptions import (
     AdvanceAsked,
@@ -34,19 +37,21 @@ from capture.errors import (
 from capture.member.ownership import router
 from capture.member.querier import Querier
 from capture.member.services import CaptureState, LogRead, PresentMembership
+from capture.member.subscriptions import readable_log
+from capture.member.subscriptions.readable_log import ReadableLog
 from owner.progress.units import SOURCE
 from reactor import keys
 from reactor.errors import NotOwnerError, OwnerNotFoundError
-from reactor.ids import MAX_TS, Ts
+from reactor.ids import Ts
 from reactor.records import formats
-from reactor.records.changefeed import ChangefeedInfo, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo
 from reactor.records.formats import Feature
-from reactor.records.log_head import LogHead
 from reactor.records.subscription import Subscription
-from reactor.records.tables.table import TableRecord
 from reactor.state import ChangefeedState
 from reactor.store.port import Compare, Delete, Put, Target
 from reactor.views import SubscriptionView
+
+T = TypeVar("T")
 
 _SEEN_TIMEOUT_S = 10.0
 #: per changefeed
@@ -55,46 +60,6 @@ _COUNT_MAX = 200
 _RENEWED_AFTER = 0.25
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class _Log:
-    """A table, and the part of the log that has its changes: those in ``(first_ts, end_ts]`` can be read."""
-
-    info: ChangefeedInfo
-    head: LogHead
-    table: TableRecord
-    first_ts: Ts
-    end_ts: Ts
-    #: why no later change can be read, if that does not pass
-    stopped: str = ""
-
-    @property
-    def name(self) -> str:
-        return _name(self.table)
-
-    def adds_to(self, seen: LogHead | None) -> bool:
-        """Return whether there may be segments that were not read when all up to the end of ``seen`` was."""
-        if seen is None or seen.complete_seq != seen.last_seq:
-            return True
-        return (self.head.last_seq, self.head.eras) != (seen.last_seq, seen.eras)
-
-    def check(self, ts: int) -> None:
-        """:raises PositionGoneError: changes behind ``ts`` are missing."""
-        if ts < self.first_ts:
-            raise PositionGoneError(
-                f"the log does not have all changes of {self.name} behind {ts}: it begins at {self.first_ts} (older "
-                "segments were removed, or the table was copied again); read the sink's table again and begin there: a "
-                'Spark query with startingVersion="snapshot" and another checkpoint directory'
-            )
-        self.check_reached(ts)
-
-    def check_reached(self, ts: int) -> None:
-        """:raises PositionGoneError: nobody can have the changes up to ``ts``."""
-        if ts > self.head.resolved_ts:
-            raise PositionGoneError(
-                f"{ts} is past the end of the log ({self.head.resolved_ts}); begin at a Ts that it has reached"
-            )
 
 
 class SubscriptionService:
@@ -107,9 +72,12 @@ class SubscriptionService:
         """:raises TableNotFoundError: the changefeed has no such table.
         :raises PositionGoneError: the log does not reach back to where the reader is.
         """
+        return await self._sure(changefeed_id, asked.name, lambda: self._open(changefeed_id, asked))
+
+    async def _open(self, changefeed_id: str, asked: SubscriptionAsked) -> OpenedSubscription:
         membership = self._membership
         formats.refuse_early("a subscription", Feature.SUBSCRIPTIONS, membership.state.format)
-        log = _log_of(self._feed(changefeed_id), asked.table)
+        log = readable_log.of(self._feed(changefeed_id), asked.table)
         key, stored = self._key(log.info, asked.name), self._stored(changefeed_id, asked.name)
         if stored is not None and stored.table_id != log.table.table_id:
             raise PositionGoneError(
@@ -148,13 +116,16 @@ class SubscriptionService:
         :raises SubscriptionNotFoundError: there is none, or another reader has opened it since.
         :raises PositionGoneError: changes behind ``after_ts`` are missing.
         """
+        return await self._sure(changefeed_id, name, lambda: self._read(changefeed_id, name, asked))
+
+    async def _read(self, changefeed_id: str, name: str, asked: LogAsked) -> LogPart:
         deadline, after = anyio.current_time() + asked.wait_seconds, Ts(asked.after_ts)
         found: Sequence[SegmentRef] = ()
         seen_ts, seen = after, None
         while True:
             stored = self._opened(changefeed_id, name, asked.session)
             feed = self._feed(changefeed_id)
-            log, change = _log_of(feed, stored.table, stored.table_id), feed.change
+            log, change = readable_log.of(feed, stored.table, stored.table_id), feed.change
             log.check(after)
             if log.stopped and after >= log.end_ts:
                 raise PositionGoneError(log.stopped)
@@ -166,7 +137,7 @@ class SubscriptionService:
                 break
             await self._wait_change(changefeed_id, change, deadline)
         await self._renew(changefeed_id, stored)
-        found, to_ts = _limited(found, after, to_ts, asked.max_bytes)
+        found, to_ts = readable_log.limited(found, after, to_ts, asked.max_bytes)
         return LogPart(
             table=log.table,
             filter=log.info.config.filter,
@@ -186,7 +157,7 @@ class SubscriptionService:
             while self._feed(changefeed_id).change == change:
                 await _next_state(membership)
 
-    async def _segments(self, log: _Log, after: Ts, to_ts: Ts) -> Sequence[SegmentRef]:
+    async def _segments(self, log: ReadableLog, after: Ts, to_ts: Ts) -> Sequence[SegmentRef]:
         """Return the segments with changes of the table in ``(after, to_ts]``."""
         segments = await self._capture.data_plane.read_log(log.info, SOURCE, LogRead(log.head, after, to_ts))
         return [item for item in segments if log.table.table_id in item.tables]
@@ -195,8 +166,11 @@ class SubscriptionService:
         """:raises SubscriptionNotFoundError: there is none, or another reader has opened it since.
         :raises PositionGoneError: the log does not reach there: later changes would be removed unread.
         """
+        return await self._sure(changefeed_id, name, lambda: self._advance(changefeed_id, name, asked))
+
+    async def _advance(self, changefeed_id: str, name: str, asked: AdvanceAsked) -> SubscriptionView:
         stored = self._opened(changefeed_id, name, asked.session)
-        log = _log_of(self._feed(changefeed_id), stored.table, stored.table_id)
+        log = readable_log.of(self._feed(changefeed_id), stored.table, stored.table_id)
         if asked.ts > stored.ts:
             log.check_reached(asked.ts)
         info = log.info
@@ -205,12 +179,34 @@ class SubscriptionService:
         return _view(moved)
 
     async def close(self, changefeed_id: str, name: str) -> None:
-        info = _info(self._feed(changefeed_id))
+        info = readable_log.info_of(self._feed(changefeed_id))
         await self._membership.client.txn([], [Delete(str(self._key(info, name)))])
 
     async def _renew(self, changefeed_id: str, stored: Subscription) -> None:
         if stored.expires_at - time.time() < (1 - _RENEWED_AFTER) * stored.expires_seconds:
-            await self.advance(changefeed_id, stored.name, AdvanceAsked(session=stored.session, ts=stored.ts))
+            await self._advance(changefeed_id, stored.name, AdvanceAsked(session=stored.session, ts=stored.ts))
+
+    async def _sure(self, changefeed_id: str, name: str, answer: Callable[[], Awaitable[T]]) -> T:
+        """Answer, a refusal only from a state that has all that is in the store by now."""
+        try:
+            return await answer()
+        except (PositionGoneError, SubscriptionNotFoundError, TableNotFoundError):
+            await self._catch_up(changefeed_id, name)
+        return await answer()
+
+    async def _catch_up(self, changefeed_id: str, name: str) -> None:
+        """Wait until this capture's state has the newest records by which a reader is refused, and of who answers."""
+        membership, info = self._membership, readable_log.info_of(self._feed(changefeed_id))
+        place = (membership.state.cluster, info.namespace, info.id)
+        kept = (
+            self._key(info, name),
+            keys.LogKey(*place, SOURCE),
+            keys.UnitKey(*place, SOURCE),
+            keys.AssignmentKey(*place),
+        )
+        found = [await membership.client.get(str(key)) for key in kept]
+        newest = max((item.mod_revision for item in found if item is not None), default=0)
+        await _see(membership, newest)
 
     async def _write(
         self,
@@ -235,10 +231,7 @@ class SubscriptionService:
         done = await membership.client.txn(compares, [Put(str(key), record.encode())])
         if not done.succeeded:
             raise _taken(record.name)
-        with anyio.move_on_after(_SEEN_TIMEOUT_S):
-            # the next request is answered from this state
-            while membership.state.revision < done.revision:
-                await _next_state(membership)
+        await _see(membership, done.revision)  # the next request is answered from this state
 
     def _stored(self, changefeed_id: str, name: str) -> Subscription | None:
         return self._feed(changefeed_id).subscriptions.get(name)
@@ -265,6 +258,16 @@ class SubscriptionService:
         return self._capture.membership
 
 
+async def _see(membership: PresentMembership, revision: int) -> None:
+    """Wait until this capture has seen the store at ``revision``, or for ten seconds.
+
+    :raises OwnerNotFoundError: the membership has ended.
+    """
+    with anyio.move_on_after(_SEEN_TIMEOUT_S):
+        while membership.state.revision < revision:
+            await _next_state(membership)
+
+
 async def _next_state(membership: PresentMembership) -> None:
     """:raises OwnerNotFoundError: the membership has ended."""
     if not await membership.wait_change():
@@ -275,32 +278,7 @@ def _no_session() -> OwnerNotFoundError:
     return OwnerNotFoundError("this capture has no session with the metadata store; try again in a few seconds")
 
 
-def _log_of(feed: ChangefeedState, name: str, table_id: int | None = None) -> _Log:
-    """Return the log of a table, known by its id or its name.
-
-    :raises TableNotFoundError: the changefeed has no such table.
-    """
-    info, unit = _info(feed), feed.units.get(SOURCE)
-    head = feed.heads.get(SOURCE, LogHead())
-    tables = unit.tables if unit else ()
-    found = next((one for one in tables if one.table_id == table_id or (table_id is None and _name(one) == name)), None)
-    if found is None or unit is None:
-        known = ", ".join(sorted(map(_name, tables))[:20]) or "none yet"
-        raise TableNotFoundError(f"changefeed {feed.id} has no table {name}; it has {known}")
-    limit = held_tables(feed.ddl.values()).get(found.table_id, MAX_TS)
-    reasons = [
-        change.reason for record in feed.ddl.values() for change in record.holds if change.table_id == found.table_id
-    ]
-    stopped = f"changes of {name} behind {limit} cannot be read: {reasons[0]}" if reasons and limit < MAX_TS else ""
-    return _Log(info, head, found, _first_ts(unit, found, head), min(head.resolved_ts, limit), stopped)
-
-
-def _first_ts(unit: UnitRecord, table: TableRecord, head: LogHead) -> Ts:
-    """Return the Ts behind which the log has every change of the table."""
-    return max(head.removed_ts, table.start_ts, unit.lost_ts)
-
-
-def _begin(log: _Log, asked: SubscriptionAsked, stored: Subscription | None) -> Ts:
+def _begin(log: ReadableLog, asked: SubscriptionAsked, stored: Subscription | None) -> Ts:
     if asked.at_ts is not None:
         return Ts(asked.at_ts)
     if stored is not None:
@@ -310,32 +288,11 @@ def _begin(log: _Log, asked: SubscriptionAsked, stored: Subscription | None) -> 
     return max(log.head.resolved_ts, log.first_ts) if asked.begin is Begin.LATEST else Ts(asked.begin)
 
 
-def _limited(
-    segments: Sequence[SegmentRef], after: Ts, to_ts: Ts, max_bytes: int | None
-) -> tuple[Sequence[SegmentRef], Ts]:
-    """Return the first segments of about ``max_bytes``, and how far they reach: no transaction is divided."""
-    size = 0
-    for number, item in enumerate(segments):
-        size += item.bytes
-        if max_bytes is not None and size >= max_bytes and after < item.resolved_ts < to_ts:
-            return segments[: number + 1], item.resolved_ts
-    return segments, to_ts
-
-
 def _view(item: Subscription) -> SubscriptionView:
     return SubscriptionView(name=item.name, table=item.table, ts=item.ts, expires_at=item.expires_at)
-
-
-def _name(table: TableRecord) -> str:
-    return f"{table.schema_name}.{table.name}"
 
 
 def _taken(name: str) -> SubscriptionNotFoundError:
     return SubscriptionNotFoundError(
         f"subscription {name} was opened by another reader, or closed; give each reader a name of its own"
     )
-
-
-def _info(feed: ChangefeedState) -> ChangefeedInfo:
-    assert feed.info is not None, "the querier returns no other ones"
-    return feed.info

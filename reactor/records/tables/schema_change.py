@@ -1,6 +1,6 @@
 """Schema change records: what one transaction of the source changes of tables, for the owner and the sinks."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from functools import cached_property
 from typing import Self
@@ -98,3 +98,13 @@ class DdlRecord(Record):
     def done_for(self, tables: Collection[int]) -> Self:
         """Return it as done for ``tables``, or without them if they are gone."""
         return self.with_(done=True, left=tuple(sorted(self.pending_ids.difference(tables))))
+
+
+def newest_names(changes: Mapping[int, DdlRecord]) -> dict[int, str]:
+    """Return the names (schema.name), by table id, that pending changes give to their tables. ``changes``: by Ts."""
+    return {
+        change.table_id: f"{change.table.schema_name}.{change.table.name}"
+        for _, record in sorted(changes.items())
+        for change in record.changes
+        if change.table is not None and change.table_id in record.pending_ids
+    }

@@ -1,13 +1,21 @@
-"""Rows for a reader that knows other columns: each value is the same, or the reader is told."""
+"""Changes for a reader: of a table that has another key by now, and for one that knows other columns, where each value
+is the same, or an error is reported."""
 
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from agent.errors import DecodeError
 from agent.feeds import changes
+from agent.flush import task
+from agent.rows.changes import BEFORE_KEY, UPDATE, Changes
+from agent.rows.schema import Column, TableSchema
+from reactor.ids import Ts
+from reactor.records.changefeed import FilterConfig
+from reactor.records.tables.table import TableRecord
 
 _LOCAL, _MOMENT = pa.timestamp("us"), pa.timestamp("us", "UTC")
 
@@ -81,3 +89,31 @@ def test_a_column_that_the_reader_does_not_know_is_named_or_left_out() -> None:
     with pytest.raises(DecodeError, match="a column that the reader does not know: new"):
         changes.conformed(rows, wanted, leaves_out=False)
     assert changes.conformed(rows, wanted, leaves_out=True).to_pylist() == [{"id": 1, "gone": None}]
+
+
+@pytest.mark.parametrize("key", [("number",), ("region",), ()], ids=str)
+def test_a_key_moves_by_the_columns_that_the_table_had_as_its_key_then(
+    key: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was renamed since, or has other columns."""
+    columns = (Column("id", 23, -1, is_key=True), Column("region", 23, -1, is_key=True), Column("v", 23, -1))
+    images = [
+        pa.record_batch([pa.array([value], pa.int32()) for value in row], names=["id", "region", "v"])
+        for row in ((1, 5, None), (2, 5, 7))
+    ]
+    update = Changes(
+        schema=TableSchema(1, "public", "t", columns),
+        op=np.array([UPDATE], np.int8),
+        commit_ts=np.array([9], np.int64),
+        seq=np.array([0], np.int64),
+        before=images[0],
+        after=images[1],
+        before_kind=np.array([BEFORE_KEY], np.int8),
+    )
+    monkeypatch.setattr(task, "read_changes", lambda _: iter([update]))
+    table = TableRecord.new(1, "public", "t", key=key)
+    [rows] = changes.read(changes.LogSlice(table, FilterConfig(), (), Ts(0), Ts(9)))
+    assert rows.select(["_change_type", "id", "region", "v"]).to_pylist() == [
+        {"_change_type": "delete", "id": 1, "region": 5, "v": None},
+        {"_change_type": "insert", "id": 2, "region": 5, "v": 7},
+    ]

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,9 +26,10 @@ from capture.python.cluster import Changefeed
 from capture.python.local import LocalChangefeed
 from capture.python.moment import Moment
 from capture.python.table import Table
+from reactor.ids import TableSpan
 from reactor.records.changefeed import FeedState, Mode, Unit
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, TableView
+from reactor.views import ChangefeedView, HeldView, SpanView, TableView, called
 from tests.unit.capture.api.test_forwarding import SINK, SOURCE, served
 from tests.unit.capture.fakes import MemoryCluster
 
@@ -137,6 +140,21 @@ def test_tables_are_found_where_their_records_say(tmp_path: Path) -> None:
         Table.of(feed.model_copy(update={"sink": "blackhole://"}), "public.a/b")
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_name_is_that_of_the_table_which_has_it_at_the_source(tmp_path: Path, first: int) -> None:
+    """A held table that was renamed keeps its name at the sink, and another one has taken it since."""
+    held = HeldView(table="a.t", table_id=1, stage="held", renamed_to="a.old")
+    tables = [
+        TableView(table="a.t", table_id=1, location="a/t", held=held),
+        TableView(table="a.t", table_id=2, location="a/t!t2"),
+    ]
+    tables = [tables[first], tables[1 - first]]
+    feed = ChangefeedView(id="shop", state=FeedState.NORMAL, sink=f"delta+file://{tmp_path}", tables=tuple(tables))
+    assert Table.of(feed, "a.t").location == f"{tmp_path}/a/t!t2"
+    assert called([table for table in tables if table.held], "a.t") is not None
+    assert called(tables, "a.old") is None
+
+
 def test_tables_of_a_moment_have_the_versions_of_its_sync_point(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "a" / "t", pa.table({"id": [1]}))
     write_deltalake(tmp_path / "a" / "t", pa.table({"id": [2]}), mode="append")
@@ -144,11 +162,10 @@ def test_tables_of_a_moment_have_the_versions_of_its_sync_point(tmp_path: Path) 
         id="shop",
         state=FeedState.NORMAL,
         sink=f"delta+file://{tmp_path}",
-        tables=tuple(TableView(table=f"a.{name}", table_id=1, location=f"a/{name}") for name in "tuv"),
+        tables=tuple(TableView(table=f"a.{name}", table_id=id, location=f"a/{name}") for id, name in enumerate("tuv")),
     )
-    points = [
-        SyncPoint(ts=ts, time=1.0, versions={"a.t": v, "a.v": ""}, left_out=("a.u",)) for ts, v in ((5, "0"), (9, "1"))
-    ]
+    of_tables: Any = {"table_ids": {"a.t": 0, "a.v": 2}, "left_out": ("a.u",)}
+    points = [SyncPoint(ts=ts, time=1.0, versions={"a.t": v, "a.v": ""}, **of_tables) for ts, v in ((5, "0"), (9, "1"))]
     assert [Moment.of(feed, points, ts).ts for ts in (None, 9, 8, 5)] == [9, 9, 5, 5]
     then = Moment.of(feed, points, 8)
     assert (then.tables, repr(then)) == (["a.t"], "<Moment 5 of shop: 1 tables>")
@@ -164,6 +181,46 @@ def test_tables_of_a_moment_have_the_versions_of_its_sync_point(tmp_path: Path) 
         Moment.of(feed, points, 4)
     with pytest.raises(SyncPointNotFoundError, match="no sync point yet; they need `sync-point-interval-seconds`"):
         Moment.of(feed, [], None)
+
+
+def test_a_moment_has_the_tables_of_then_whatever_their_names_are_now(tmp_path: Path) -> None:
+    """gh-ost and pt-online-schema-change end with a swap of names, which moves the tables at the sink."""
+    write_deltalake(tmp_path / "a" / "_t_old", pa.table({"id": [1]}))
+    write_deltalake(tmp_path / "a" / "t", pa.table({"id": [2]}))
+    now = {"a._t_old": 7, "a.t": 8}
+    feed = ChangefeedView(
+        id="shop",
+        state=FeedState.NORMAL,
+        sink=f"delta+file://{tmp_path}",
+        tables=tuple(TableView(table=t, table_id=id, location=t.replace(".", "/")) for t, id in now.items()),
+    )
+    versions = {"a.t": "0", "a._t_new": "0", "a.gone": "3"}
+    point = SyncPoint(ts=5, time=1.0, versions=versions, table_ids={"a.t": 7, "a._t_new": 8, "a.gone": 9})
+    then = Moment.of(feed, [point], None)
+    assert [then.table(name).to_arrow()["id"].to_pylist() for name in ("a.t", "a._t_new")] == [[1], [2]]
+    with pytest.raises(TableNotFoundError, match=r"a\.gone of sync point 5 was dropped since, .*read version 3 where"):
+        then.table("a.gone")
+    assert [point.version_of(id) for id in (7, 9, 10)] == ["0", "3", ""]
+
+
+@pytest.mark.parametrize("is_it", [False, True])
+def test_a_point_that_names_no_tables_does_not_take_one_for_another(is_it: bool) -> None:
+    """Points of the first release have the tables' names alone."""
+    view = TableView(table="a.t", table_id=7, spans=(SpanView(span="7:0-10", checkpoint_ts=4),))
+    asked: list[Any] = []
+
+    def state(spans: Any, *, version: int | None) -> Any:
+        asked.extend((*spans, version))
+        return SimpleNamespace(records={TableSpan(7): 4} if is_it else {})
+
+    reader: Any = SimpleNamespace(state=state, location="/lake/a/t")
+    table = Table("shop", "a.t", reader, version=3)
+    if is_it:
+        table.check_has_been(view)
+    else:
+        with pytest.raises(TableNotFoundError, match=r"version 3 of /lake/a/t is not of a\.t as it is now"):
+            table.check_has_been(view)
+    assert asked == [TableSpan(7), TableSpan.parse("7:0-10"), 3]
 
 
 def test_importing_it_costs_next_to_nothing() -> None:

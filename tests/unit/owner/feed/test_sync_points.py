@@ -1,5 +1,6 @@
 """Sync points: all spans at one Ts, the sink's versions there; slips, silence, new owners, and how many are kept."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,8 +57,9 @@ def test_all_spans_stand_at_one_ts_which_is_recorded_with_the_sinks_versions() -
     assert [(ask.ts, ask.spans, [t.name for t in ask.tables]) for ask in cluster.reads] == [
         (300, (S1, S2), ["t1", "t2"])
     ]
-    cluster.ask(read(300, 300, 200))
-    assert points(cluster) == [SyncPoint(ts=Ts(300), time=cluster.now, versions={"public.t1": "41", "public.t2": "42"})]
+    cluster.ask(replace(read(300, 300, 200), question=cluster.reads[0]))
+    versions, table_ids = {"public.t1": "41", "public.t2": "42"}, {"public.t1": 1, "public.t2": 2}
+    assert points(cluster) == [SyncPoint(ts=Ts(300), time=cluster.now, versions=versions, table_ids=table_ids)]
     assert cluster.view().sync_point == points(cluster)[0]
     cluster.step(4)
     assert spans(cluster) == {390}

@@ -58,7 +58,7 @@ EXAMPLES: tuple[Record, ...] = (
     UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=(TABLE, TABLE.with_(table_id=8))),
     LogHead(epoch=3, last_seq=9, complete_seq=9, eras=(Era(epoch=1, first_seq=1), Era(epoch=3, first_seq=5))),
     DdlRecord(ts=Ts(9), changes=(TableChange(kind=SchemaChangeKind.ALTER, table_id=7, table=TABLE),)),
-    SyncPoint(ts=Ts(8), time=1.0, versions={"public.t": "3"}),
+    SyncPoint(ts=Ts(8), time=1.0, versions={"public.t": "3"}, table_ids={"public.t": 7}),
     LeftTable(table_id=7, schema_name="public", name="t", location="public/t-64", ts=Ts(9), time=1.5, message="held"),
     TablePartitioning(table_id=7, under_way=RepartitionUnderWay(spans=4, ts=Ts(9))),
     HeldTable(table_id=7, error=ERROR),

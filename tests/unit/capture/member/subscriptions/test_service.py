@@ -1,5 +1,6 @@
 """Subscriptions: where a reader begins and continues, when it is refused, and which files it is given."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,7 @@ from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Delete, Put
+from tests.patience import HANG_S
 
 FEED = ChangefeedId("feed")
 URI = SealedUri(masked="x", sealed="x")
@@ -62,9 +64,17 @@ class Bed:
         self.put(keys.UnitKey("c", "default", FEED, "main"), unit.encode())
 
     def put(self, key: keys.Key, value: bytes) -> None:
-        item = self.etcd.txn([], [Put(str(key), value)]).revision
-        self.state.update(str(key), value, mod_revision=item, create_revision=self._created(str(key)))
-        self.tick()
+        self.store(key, value)()
+
+    def store(self, key: keys.Key, value: bytes) -> Callable[[], None]:
+        """Write as another capture does; return what lets this one see it."""
+        revision = self.etcd.txn([], [Put(str(key), value)]).revision
+
+        def see() -> None:
+            self.state.update(str(key), value, mod_revision=revision, create_revision=self._created(str(key)))
+            self.tick()
+
+        return see
 
     async def wait_change(self) -> bool:
         self.waiting.set()
@@ -162,6 +172,72 @@ async def test_the_reader_that_opened_last_is_the_only_one(bed: Bed) -> None:
     assert (await bed.service.read(FEED, "r", LogAsked(session=second.session, after_ts=200))).to_ts == 400
 
 
+def place(*parts: Any) -> Any:
+    return "c", "default", FEED, *parts
+
+
+class Elsewhere:
+    """What other captures have done and told a reader, while this one stood still."""
+
+    def __init__(self, bed: Bed, opened: Any) -> None:
+        self.bed = bed
+        self.session = opened.session
+
+    def log(self) -> Callable[[], None]:
+        """The log is longer, and the reader has read it."""
+        return self.bed.store(keys.LogKey(*place("main")), HEAD.with_(resolved_ts=Ts(500)).encode())
+
+    def reader(self) -> Callable[[], None]:
+        """The reader was opened again."""
+        stored = self.bed.state.changefeeds[FEED].subscriptions["r"]
+        self.session = "elsewhere"
+        return self.bed.store(keys.SubscriptionKey(*place("r")), stored.with_(session="elsewhere").encode())
+
+    def table(self) -> Callable[[], None]:
+        """The table has joined."""
+        unit = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=(TABLE, OTHER))
+        return self.bed.store(keys.UnitKey(*place("main")), unit.encode())
+
+
+@pytest.mark.parametrize("what", ["log", "reader", "table"])
+async def test_a_capture_that_stood_still_refuses_no_reader(bed: Bed, what: str) -> None:
+    """It sees what the reader knows already before it answers."""
+    elsewhere = Elsewhere(bed, await bed.open(begin=300))
+    if what == "table":
+        bed.unit(OTHER)
+    see = getattr(elsewhere, what)()
+    after = 450 if what == "log" else 300
+    answers: list[LogPart] = []
+
+    async def read() -> None:
+        answers.append(await bed.service.read(FEED, "r", LogAsked(session=elsewhere.session, after_ts=after)))
+
+    with anyio.fail_after(HANG_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await bed.waiting.wait()
+            assert not answers
+            see()
+    [part] = answers
+    assert (part.from_ts, part.to_ts) == (after, 500 if what == "log" else 400)
+
+
+async def test_a_capture_that_is_owner_no_more_sends_the_reader_away(bed: Bed) -> None:
+    opened = await bed.open(begin=300)
+    see = bed.store(keys.LogKey(*place("main")), HEAD.with_(resolved_ts=Ts(500)).encode())
+
+    async def read() -> None:
+        with pytest.raises(NotOwnerError):
+            await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=450))
+
+    with anyio.fail_after(HANG_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await bed.waiting.wait()
+            bed.candidacy.is_owner = False
+            see()
+
+
 async def test_a_reader_gets_the_files_of_its_table(bed: Bed) -> None:
     opened = await bed.open(begin=Begin.EARLIEST)
     part = await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=100))
@@ -257,6 +333,25 @@ async def test_a_reader_stops_where_the_source_cannot_follow_the_table(bed: Bed)
     assert part.to_ts == 300
     with pytest.raises(PositionGoneError, match="the log does not say; resync it"):
         await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=300))
+
+
+async def test_a_schema_change_that_the_sink_waits_for_holds_up_no_reader(bed: Bed) -> None:
+    """A table that its sink cannot change may be held for days; the log has its changes."""
+    opened = await bed.open(begin=200)
+    altered = TableChange(kind=SchemaChangeKind.ALTER, table_id=7, table=TABLE)
+    bed.put(keys.DdlKey(*place(Ts(301))), DdlRecord(ts=Ts(301), changes=(altered,)).encode())
+    assert (await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=200))).to_ts == 400
+
+
+@pytest.mark.parametrize("first", [7, 9])
+async def test_a_name_is_that_of_the_table_which_has_it_at_the_source(bed: Bed, first: int) -> None:
+    """A held table that was renamed keeps its name at the sink, and another one has taken it since."""
+    taker = TABLE.with_(table_id=9, location="public/t!t9")
+    bed.unit(*(sorted((TABLE, taker), key=lambda table: table.table_id != first)))
+    renamed = TableChange(kind=SchemaChangeKind.RENAME, table_id=7, table=TABLE.named("public", "old"))
+    bed.put(keys.DdlKey(*place(Ts(350))), DdlRecord(ts=Ts(350), changes=(renamed,)).encode())
+    await bed.open()
+    assert bed.state.changefeeds[FEED].subscriptions["r"].table_id == 9
 
 
 async def test_what_is_not_there_is_named(bed: Bed) -> None:
