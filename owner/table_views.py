@@ -16,7 +16,7 @@ from owner.scheduler.spans import even_spans
 from owner.tables.departures import away_of
 from reactor.records.tables.held import HeldTable, HoldStage
 from reactor.records.tables.resync import TableResync
-from reactor.records.tables.schema_change import newest_names
+from reactor.records.tables.schema_change import pending_tables
 from reactor.records.tables.table import TableRecord
 from reactor.views import HeldView, LeftView, ResyncView, SpanView, TableView
 
@@ -111,8 +111,8 @@ def held_tables(facts: Facts) -> dict[int, HeldView]:
     if not held:
         return {}
     names = {table.table_id: f"{table.schema_name}.{table.name}" for table in facts.tables or ()}
-    newest = newest_names(facts.ddl)
-    return {id: _held_table(table, names.get(id, table.name), newest.get(id, "")) for id, table in held.items()}
+    pending = pending_tables(facts.ddl)
+    return {id: _held_table(table, names.get(id, table.name), pending.get(id)) for id, table in held.items()}
 
 
 def _to_be_copied(facts: Facts) -> dict[int, HeldTable]:
@@ -125,8 +125,9 @@ def _to_be_copied(facts: Facts) -> dict[int, HeldTable]:
     }
 
 
-def _held_table(table: HeldTable, name: str, newest_name: str) -> HeldView:
+def _held_table(table: HeldTable, name: str, pending: TableRecord | None) -> HeldView:
     """``name``: the sink's. A table that was held because of a rename has its new name in its record."""
+    newest_name = f"{pending.schema_name}.{pending.name}" if pending else name
     return HeldView(
         table=name,
         table_id=table.table_id,

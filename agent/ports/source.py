@@ -352,8 +352,9 @@ class Source(Protocol):
         """
         ...
 
-    def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
-        """Return the current schemas of these tables, without those that are gone."""
+    def read_schemas(self, tables: Collection[TableRecord]) -> dict[int, TableSchema]:
+        """Return the current schemas of these tables by their records' ids, without those that are gone. A record has
+        the table's current name."""
         ...
 
     def streams(self, order: StreamOrder) -> Streams: ...

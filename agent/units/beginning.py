@@ -103,6 +103,6 @@ def _without(reading: _Reading, gone: Collection[int]) -> _Reading:
 
 def _read(source: Source) -> _Reading:
     report = source.discover()
-    schemas = source.read_schemas([table.table_id for table in report.tables])
+    schemas = source.read_schemas(report.tables)
     gone = {table.table_id for table in report.tables} - schemas.keys()
     return _without(_Reading(report, schemas), gone)

@@ -148,7 +148,7 @@ def _check_target(source: Source, target_ts: Ts) -> None:
 
 def _check_filter(source: Source, tables: Sequence[TableRecord], filter: FilterConfig) -> None:
     if filter.event_filters or filter.column_selectors:
-        schemas = source.read_schemas([table.table_id for table in tables])
+        schemas = source.read_schemas(tables)
         for table in tables:
             if schema := schemas.get(table.table_id):
                 events.check(filter, schema, arrow_schema(schema), key=table.key)
@@ -158,7 +158,7 @@ def _check_layouts(source: Source, sink: Sink, tables: Sequence[TableRecord], co
     if not config.layout or not isinstance(sink, LaysOut):
         return
     laid_out = [table for table in tables if is_laid_out(config.layout, table.schema_name, table.name)]
-    schemas = source.read_schemas([table.table_id for table in laid_out])
+    schemas = source.read_schemas(laid_out)
     for table in laid_out:
         if table.table_id not in schemas:  # it is gone
             continue

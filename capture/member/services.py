@@ -166,8 +166,8 @@ class DataPlane(Protocol):
         """
         ...
 
-    async def table_schema(self, info: ChangefeedInfo, table_id: int) -> TableSchema:
-        """Return a table's columns as they are at the source.
+    async def table_schema(self, info: ChangefeedInfo, table: TableRecord) -> TableSchema:
+        """Return a table's columns as they are at the source, where it has the record's name.
 
         :raises WeirError: the source cannot be reached, or the table is gone.
         """
@@ -324,11 +324,11 @@ class LocalDataPlane:
         directory = self.feed(info).log_directory(source)
         return await self._ask(partial(self._log_readers.segments, directory, read))
 
-    async def table_schema(self, info: ChangefeedInfo, table_id: int) -> TableSchema:
-        found = await self._ask(lambda: self.feed(info).open_source().read_schemas([table_id]))
-        if table_id not in found:
-            raise table_gone(f"table with number {table_id}")
-        return found[table_id]
+    async def table_schema(self, info: ChangefeedInfo, table: TableRecord) -> TableSchema:
+        found = await self._ask(lambda: self.feed(info).open_source().read_schemas([table]))
+        if table.table_id not in found:
+            raise table_gone(f"table {table.schema_name}.{table.name}")
+        return found[table.table_id]
 
     @asynccontextmanager
     async def comparison(

@@ -98,7 +98,7 @@ class Bed:
 
     def chunks(self, at: Position, rows: int, *, joining: frozenset[tuple[str, str]] = frozenset()) -> list[LogChunk]:
         """The stream from there, until so many rows have come; each chunk as the log would store it."""
-        schemas = self.source.read_schemas([table.table_id for table in self.report.tables])
+        schemas = self.source.read_schemas(self.report.tables)
         reader = 4_100_000 + next(_NUMBERS) if self.source.numbers_readers else 0
         order = StreamOrder(self.report.tables, self.report.identity, schemas, reader, joining)
         found: list[LogChunk] = []
@@ -151,9 +151,9 @@ class Interrupted:
         self._reach("tables")
         return self._bed.source.discover()
 
-    def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
+    def read_schemas(self, tables: Collection[TableRecord]) -> dict[int, TableSchema]:
         self._reach("schemas")
-        return self._bed.source.read_schemas(table_ids)
+        return self._bed.source.read_schemas(tables)
 
     def begin(self, tables: Sequence[TableRecord]) -> Position:
         self._reach("position")
@@ -228,7 +228,7 @@ class SourceContract:
         begun = begin(cast("Source", source), source.begin)
         report = bed.source.discover()
         assert begun.tables == report.tables
-        assert begun.schemas == bed.source.read_schemas([table.table_id for table in report.tables])
+        assert begun.schemas == bed.source.read_schemas(report.tables)
         later = source.calls[source.calls.index("statement") :]
         assert later.index("position") < later.index("tables", later.index("position")) < len(later) - 1
 
@@ -365,14 +365,24 @@ class SourceContract:
 
     def test_tables_are_what_their_rows_say(self, bed: Bed) -> None:
         [table] = bed.report.tables
-        schema = bed.source.read_schemas([table.table_id])[table.table_id]
+        schema = bed.source.read_schemas([table])[table.table_id]
         assert (schema.table_id, schema.name, schema.key) == (table.table_id, bed.name, ("id",))
         assert arrow_schema(schema).names == ["id", "name"]
         at = bed.begin()
         bed.run("INSERT INTO t VALUES (1, 'a')")
         [chunk] = bed.chunks(at, 1)
         assert [arrow_schema(part.schema) for part in chunk.batches()] == [arrow_schema(schema)]
-        assert bed.source.read_schemas([table.table_id + 1]) == {}
+        assert bed.source.read_schemas([table.with_(table_id=table.table_id + 1, name="gone")]) == {}
+
+    def test_a_table_has_its_number_under_another_name(self, bed: Bed) -> None:
+        """Also where another table has taken its first one, as behind an online schema change."""
+        [table] = bed.report.tables
+        bed.run("ALTER TABLE t RENAME TO t_old".replace("t_", f"{bed.name}_"), "CREATE TABLE t (other int PRIMARY KEY)")
+        renamed = table.named(table.schema_name, f"{bed.name}_old")
+        found = bed.source.read_schemas([renamed])
+        assert found.keys() == {table.table_id}
+        schema = found[table.table_id]
+        assert (schema.table_id, schema.name, schema.key) == (table.table_id, renamed.name, ("id",))
 
     def test_a_table_that_is_gone_before_it_joins_is_told(self, bed: Bed) -> None:
         at = bed.begin()

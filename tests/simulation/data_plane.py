@@ -133,8 +133,8 @@ class SimulatedDataPlane:
         """Find nothing: the simulation's logs have no readers."""
         return ()
 
-    async def table_schema(self, info: ChangefeedInfo, table_id: int) -> TableSchema:
-        return TableSchema(table_id, "", "", ())
+    async def table_schema(self, info: ChangefeedInfo, table: TableRecord) -> TableSchema:
+        return TableSchema(table.table_id, "", "", ())
 
     @asynccontextmanager
     async def comparison(

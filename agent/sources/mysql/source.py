@@ -1,6 +1,7 @@
 """MySQL source: opens the binlog and snapshots of MySQL and MariaDB. It creates nothing on the server."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from agent.errors import PositionLostError
 from agent.filter.tables import TableFilter
@@ -137,10 +138,13 @@ class MysqlSource:
             at = with_prepared(connection, at, before, lambda: connect(self._target))
         return Position(at.resolved, at.to_json())
 
-    def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
+    def read_schemas(self, tables: Collection[TableRecord]) -> dict[int, TableSchema]:
+        ids = {(table.schema_name, table.name): table.table_id for table in tables}
         with connect(self._target) as connection:
-            names = catalog.names_of(connection, table_ids).values()
-            return catalog.present_schemas(connection, names, zero_dates=self._zero_dates)
+            found = catalog.present_schemas(connection, ids, zero_dates=self._zero_dates).values()
+        of_records = {ids[schema.schema_name, schema.name]: schema for schema in found}
+        # a table that was renamed has the number of its first name
+        return {id: replace(schema, table_id=id) for id, schema in of_records.items()}
 
     def streams(self, order: StreamOrder) -> MysqlStreams:
         return MysqlStreams(self._target, order, self._scope)

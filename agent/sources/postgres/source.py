@@ -159,11 +159,10 @@ class PostgresSource:
         refuse_earlier(Ts(begun.ts - 1))
         return begun
 
-    def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
+    def read_schemas(self, tables: Collection[TableRecord]) -> dict[int, TableSchema]:
+        ids = [table.table_id for table in tables]
         with catalog_session(self._uri) as connection:
-            return present_schemas(
-                connection, list(table_ids), read_terms(connection, self._publications, with_rows=False)
-            )
+            return present_schemas(connection, ids, read_terms(connection, self._publications, with_rows=False))
 
     def streams(self, order: StreamOrder) -> PostgresStreams:
         return PostgresStreams(self._uri, self._names, order, self._scope)

@@ -25,7 +25,7 @@ from reactor.records.tables.partitioning import TablePartitioning
 from reactor.records.tables.schema_change import DdlRecord
 from reactor.records.tables.table import TableRecord
 from reactor.store.port import Compare
-from reactor.views import ChangefeedView, HeldView, MaintainedView, TableFilesView, TableView
+from reactor.views import ChangefeedView, HeldView, MaintainedView, TableFilesView, TableView, called
 
 if TYPE_CHECKING:
     from capture.member.services import DataPlane
@@ -121,7 +121,7 @@ class Amendments(ABC):
         return await reading_back.read_back(self, self.data_plane, self.info_of(changefeed_id), held)
 
     async def cancel_resync(self, changefeed_id: str, table: str) -> views.TableResyncView:
-        table_id = await self.table_id(changefeed_id, table)
+        table_id = await self.table_id(changefeed_id, table, is_held=True)
         await self.ask(jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), table_id, is_cancelled=True))
         return views.TableResyncView(changefeed_id=changefeed_id, table=table, resyncing=False)
 
@@ -131,7 +131,7 @@ class Amendments(ABC):
         return views.TableStepView(changefeed_id=changefeed_id, table=table, ts=ts)
 
     async def resume_table(self, changefeed_id: str, table: str) -> views.TableStepView:
-        table_id = await self.table_id(changefeed_id, table)
+        table_id = await self.table_id(changefeed_id, table, is_held=True)
         ts = await self.ask(jobs.ResumeTable(_NO_JOB, ChangefeedId(changefeed_id), table_id))
         return views.TableStepView(changefeed_id=changefeed_id, table=table, ts=ts)
 
@@ -139,7 +139,7 @@ class Amendments(ABC):
         self, changefeed_id: str, table: str, ts: int, *, confirmed: bool = False
     ) -> views.TableStepView:
         """:raises JobRefusedError: it is not confirmed, or the table's state or log do not allow it."""
-        table_id = await self.table_id(changefeed_id, table)
+        table_id = await self.table_id(changefeed_id, table, is_held=True)
         if not confirmed:
             raise JobRefusedError(
                 f"changes of {table} up to {ts} that the sink lacks would be left out for good: confirm that "
@@ -218,11 +218,15 @@ class Amendments(ABC):
             await self.table_id(changefeed_id, table)
         return await self.amend(changefeed_id, partial(_with_rule, table=table, adds=False))
 
-    async def table_id(self, changefeed_id: str, table: str) -> int:
-        """:raises JobRefusedError: the changefeed has no such table."""
-        for known in await self.tables(changefeed_id):
-            if known.table == table:
-                return known.table_id
+    async def table_id(self, changefeed_id: str, table: str, *, is_held: bool = False) -> int:
+        """Return a table's number; ``is_held``: of two of one name, of the held one.
+
+        :raises JobRefusedError: the changefeed has no such table.
+        """
+        found = await self.tables(changefeed_id, name=table)
+        held = next((one for one in found if one.held is not None), None) if is_held else None
+        if (known := held or called(found, table)) is not None:
+            return known.table_id
         text = f"changefeed {changefeed_id} has no table {table}; `weir tables -c {changefeed_id}` shows its tables"
         raise JobRefusedError(text)
 

@@ -9,7 +9,7 @@ from owner.progress.units import SOURCE
 from reactor.ids import MAX_TS, Ts
 from reactor.records.changefeed import ChangefeedInfo, UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.records.tables.schema_change import newest_names
+from reactor.records.tables.schema_change import pending_tables
 from reactor.records.tables.table import TableRecord
 from reactor.state import ChangefeedState
 
@@ -23,6 +23,8 @@ class ReadableLog:
     table: TableRecord
     first_ts: Ts
     end_ts: Ts
+    #: the table as the changes leave it that have yet to reach the sink
+    at_source: TableRecord
     #: why no later change can be read, if that does not pass
     stopped: str = ""
 
@@ -70,8 +72,15 @@ def of(feed: ChangefeedState, name: str, table_id: int | None = None) -> Readabl
         known = ", ".join(sorted(map(_name, tables))[:20]) or "none yet"
         raise TableNotFoundError(f"changefeed {feed.id} has no table {name}; it has {known}")
     limit, reason = _limit(feed, found.table_id)
-    stopped = f"changes of {name} behind {limit} cannot be read: {reason}" if reason else ""
-    return ReadableLog(info, head, found, _first_ts(unit, found, head), min(head.resolved_ts, limit), stopped)
+    return ReadableLog(
+        info,
+        head,
+        found,
+        first_ts=_first_ts(unit, found, head),
+        end_ts=min(head.resolved_ts, limit),
+        at_source=pending_tables(feed.ddl).get(found.table_id) or found,
+        stopped=f"changes of {name} behind {limit} cannot be read: {reason}" if reason else "",
+    )
 
 
 def _limit(feed: ChangefeedState, table_id: int) -> tuple[Ts, str]:
@@ -85,11 +94,16 @@ def _limit(feed: ChangefeedState, table_id: int) -> tuple[Ts, str]:
 
 
 def _called(tables: Sequence[TableRecord], feed: ChangefeedState) -> TableRecord | None:
-    """Return which of the tables of one name has it at the source: a held table keeps its own at the sink."""
+    """Return which of the tables of one name has it at the source: another one may wait to be renamed, or dropped."""
     if len(tables) < 2:
         return next(iter(tables), None)
-    newest = newest_names(feed.ddl)
-    return min(tables, key=lambda table: newest.get(table.table_id, _name(table)) != _name(table))
+    pending = pending_tables(feed.ddl)
+
+    def has_lost_name(table: TableRecord) -> bool:
+        after = pending.get(table.table_id, table)
+        return after is None or _name(after) != _name(table)
+
+    return min(tables, key=has_lost_name)
 
 
 def _first_ts(unit: UnitRecord, table: TableRecord, head: LogHead) -> Ts:

@@ -90,7 +90,7 @@ class SubscriptionService:
             )
         ts = _begin(log, asked, stored)
         log.check(ts)
-        schema = await self._capture.data_plane.table_schema(log.info, log.table.table_id)
+        schema = await self._capture.data_plane.table_schema(log.info, log.at_source)
         opened = Subscription(
             name=asked.name,
             table_id=log.table.table_id,

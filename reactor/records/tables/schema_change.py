@@ -100,11 +100,12 @@ class DdlRecord(Record):
         return self.with_(done=True, left=tuple(sorted(self.pending_ids.difference(tables))))
 
 
-def newest_names(changes: Mapping[int, DdlRecord]) -> dict[int, str]:
-    """Return the names (schema.name), by table id, that pending changes give to their tables. ``changes``: by Ts."""
+def pending_tables(changes: Mapping[int, DdlRecord]) -> dict[int, TableRecord | None]:
+    """Return, by table id, what the pending changes make of the tables that they concern; None: it is dropped.
+    ``changes``: by Ts."""
     return {
-        change.table_id: f"{change.table.schema_name}.{change.table.name}"
+        change.table_id: change.table
         for _, record in sorted(changes.items())
         for change in record.changes
-        if change.table is not None and change.table_id in record.pending_ids
+        if change.table_id in record.pending_ids
     }

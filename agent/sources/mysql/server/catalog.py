@@ -33,7 +33,6 @@ SELECT table_schema, table_name, table_collation FROM information_schema.tables
  WHERE {tables} AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')
 """
 _DATABASES_SQL: Final = "SELECT schema_name, default_collation_name FROM information_schema.schemata"
-_NAMES_SQL: Final = "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type <> 'VIEW'"
 
 _PLAIN: Final = {
     "tinyint": (FieldType.TINY, 0),
@@ -150,12 +149,6 @@ def database_collations(connection: Queries) -> dict[str, int]:
     found = {str(name): str(collation) for name, collation in connection.query(_DATABASES_SQL)}
     numbers = read_collations(connection, {*found.values()})
     return {name: numbers.get(collation, 0) for name, collation in found.items()}
-
-
-def names_of(connection: Queries, table_ids: Collection[int]) -> dict[int, tuple[str, str]]:
-    """Return schema and name of the tables with these ids; dropped tables are missing from the result."""
-    rows = [(str(schema_name), str(name)) for schema_name, name in connection.query(_NAMES_SQL)]
-    return {number: table for table in rows if (number := table_id(*table)) in table_ids}
 
 
 def _column_rows(connection: Queries, schema_name: str, names: Collection[str]) -> Sequence[Sequence[Any]]:

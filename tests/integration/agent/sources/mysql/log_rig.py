@@ -125,7 +125,7 @@ def make_rig(
     source = MysqlSource(server.uri(), scope)
     tables = source.check().tables
     start = source.begin(tables)
-    schemas = dict(source.read_schemas([table.table_id for table in tables]))
+    schemas = dict(source.read_schemas(tables))
     tables = tuple(table.with_(start_ts=start.ts, consistent_ts=start.ts) for table in tables)
     directory = LogDirectory(str(path / "log"), changefeed="feed", source="mysql")
     return LogRig(server, source, scope, tables, schemas, start, directory)

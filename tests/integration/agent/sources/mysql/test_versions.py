@@ -58,7 +58,7 @@ def insert(number: int) -> str:
 def read(old: EmbeddedMysql, source: Source, begin: Position) -> list[tuple[int, dict[str, object]]]:
     """Operation and row of each change since ``begin``, and no more."""
     tables = source.discover().tables
-    schemas = source.read_schemas([table.table_id for table in tables])
+    schemas = source.read_schemas(tables)
     streams = source.streams(StreamOrder(tables, schemas=schemas, reader=4720))
     end, found = where(old), []
     with contextlib.closing(streams.open(begin, Arena(1 << 20))) as opened:

@@ -446,11 +446,17 @@ class Operations(Amendments):
             known = (await self.query(job.changefeed)).tables
             return tuple(table for table in known if job.name in ("", table.table))
         self.asked.append(job)
+        if isinstance(job, jobs.PauseTable | jobs.ResumeTable | jobs.SkipTable):
+            return Ts(7)
         return await self._records.ask(job) if isinstance(job, jobs.Update) else ()
 
     async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
         known = self._records.unit.tables
-        views = tuple(TableView(table=f"{one.schema_name}.{one.name}", table_id=one.table_id) for one in known)
+        held = {one.table_id: one for one in self.held}
+        views = tuple(
+            TableView(table=f"{one.schema_name}.{one.name}", table_id=one.table_id, held=held.get(one.table_id))
+            for one in known
+        )
         return ChangefeedView(
             id=changefeed_id,
             state=FeedState.WARNING,
@@ -542,6 +548,29 @@ async def test_a_held_table_with_another_name_is_copied_under_that_name(origin: 
     else:
         assert isinstance(job, jobs.Update)
         assert (job.joining, job.leaving) == ((("aside", "t3"),), (2,))
+
+
+@pytest.mark.parametrize("held", [1, 2])
+async def test_steps_of_a_held_table_are_not_of_the_one_that_has_its_name_now(held: int) -> None:
+    """The sink has both under one name; each step is of the one that can take it."""
+    data_plane = PlayedDataPlane()
+    records, flowing = Records(data_plane), 3 - held
+    records.unit = records.unit.with_(tables=tuple(table.with_(name="t1") for table in TABLES))
+    operations = Operations(records, data_plane)
+    view = HeldView(table="public.t1", renamed_to="public.old", table_id=held, stage="held", origin="pause")
+    operations.held = (view,)
+    await operations.resume_table("feed", "public.t1")
+    await operations.skip_table("feed", "public.t1", 9, confirmed=True)
+    await operations.cancel_resync("feed", "public.t1")
+    await operations.pause_table("feed", "public.t1")
+    await operations.resync_table("feed", "public.t1")
+    assert [(type(job), job.table_id) for job in operations.asked] == [  # type: ignore[union-attr]
+        (jobs.ResumeTable, held),
+        (jobs.SkipTable, held),
+        (jobs.ResyncTable, held),
+        (jobs.PauseTable, flowing),
+        (jobs.ResyncTable, flowing),
+    ]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["again", "add", "leave"]), st.integers(0, 5)), min_size=2, max_size=6))

@@ -106,8 +106,8 @@ class Bed:
         self.has_read.set()
         return tuple(item for item in self.segments if item.last_ts > read.from_ts and item.first_ts <= read.to_ts)
 
-    async def table_schema(self, info: ChangefeedInfo, table_id: int) -> TableSchema:
-        return TableSchema(table_id, "public", "t", ())
+    async def table_schema(self, info: ChangefeedInfo, table: TableRecord) -> TableSchema:
+        return TableSchema(table.table_id, table.schema_name, table.name, ())
 
     async def open(self, **fields: Any) -> Any:
         return await self.service.open(FEED, SubscriptionAsked(**({"name": "r", "table": "public.t"} | fields)))
@@ -126,9 +126,9 @@ async def test_a_new_reader_begins_where_it_wishes(bed: Bed, begin: Begin | int,
 
 
 async def test_nothing_is_opened_of_a_changefeed_that_is_removed_meanwhile(bed: Bed, monkeypatch: Any) -> None:
-    async def table_schema(info: ChangefeedInfo, table_id: int) -> TableSchema:
+    async def table_schema(info: ChangefeedInfo, table: TableRecord) -> TableSchema:
         await bed.txn([], [Delete(str(keys.InfoKey("c", "default", FEED)))])
-        return TableSchema(table_id, "public", "t", ())
+        return TableSchema(table.table_id, "public", "t", ())
 
     monkeypatch.setattr(bed, "table_schema", table_schema)
     with pytest.raises(ChangefeedNotFoundError):
@@ -344,14 +344,23 @@ async def test_a_schema_change_that_the_sink_waits_for_holds_up_no_reader(bed: B
 
 
 @pytest.mark.parametrize("first", [7, 9])
-async def test_a_name_is_that_of_the_table_which_has_it_at_the_source(bed: Bed, first: int) -> None:
-    """A held table that was renamed keeps its name at the sink, and another one has taken it since."""
+@pytest.mark.parametrize("name", ["old", ""])
+async def test_a_name_is_that_of_the_table_which_has_it_at_the_source(bed: Bed, first: int, name: str) -> None:
+    """Another one waits to be renamed, or dropped, at the sink."""
     taker = TABLE.with_(table_id=9, location="public/t!t9")
     bed.unit(*(sorted((TABLE, taker), key=lambda table: table.table_id != first)))
-    renamed = TableChange(kind=SchemaChangeKind.RENAME, table_id=7, table=TABLE.named("public", "old"))
-    bed.put(keys.DdlKey(*place(Ts(350))), DdlRecord(ts=Ts(350), changes=(renamed,)).encode())
+    renamed = TableChange(kind=SchemaChangeKind.RENAME, table_id=7, table=TABLE.named("public", name))
+    change = renamed if name else TableChange(kind=SchemaChangeKind.DROP, table_id=7)
+    bed.put(keys.DdlKey(*place(Ts(350))), DdlRecord(ts=Ts(350), changes=(change,)).encode())
     await bed.open()
     assert bed.state.changefeeds[FEED].subscriptions["r"].table_id == 9
+
+
+async def test_columns_are_those_of_the_name_that_the_table_has_by_now(bed: Bed) -> None:
+    renamed = TableChange(kind=SchemaChangeKind.RENAME, table_id=7, table=TABLE.named("aside", "u"))
+    bed.put(keys.DdlKey(*place(Ts(350))), DdlRecord(ts=Ts(350), changes=(renamed,)).encode())
+    columns = TableSchema.from_json((await bed.open()).columns)
+    assert (columns.table_id, columns.qualified_name) == (7, "aside.u")
 
 
 async def test_what_is_not_there_is_named(bed: Bed) -> None:

@@ -8,7 +8,7 @@ import pytest
 from agent.errors import TableGoneError
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.sources.mysql.decode.table_ids import table_id
-from agent.sources.mysql.server.catalog import names_of, read_schemas
+from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.computed import computed_columns
 from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.uniques import unique_columns
@@ -156,12 +156,6 @@ def test_columns_of_unique_keys(server: EmbeddedMariaDB) -> None:
         assert found == ({"id", "a a", "c"} if is_mariadb(server) else {"id", "a a", "b", "c", "d"})
         assert unique_columns(connection, name, "has_another_name_now") == found | {"id", "e"}
         assert unique_columns(connection, "none", "t") == frozenset()
-
-
-def test_names_by_id(server: EmbeddedMariaDB, database: str) -> None:
-    known = table_id(database, "composite")
-    with connect(server.uri()) as connection:
-        assert names_of(connection, {known, 1}) == {known: (database, "composite")}
 
 
 def test_a_key_that_mysql_made_and_hides_is_seen(mysql: EmbeddedMysql) -> None:
