@@ -20,6 +20,7 @@ def main() -> int:
     names = (*story.USUAL, *story.OTHERS)
     parser.add_argument("--sources", nargs="+", default=story.USUAL, choices=names, help=f"of {', '.join(names)}")
     parser.add_argument("--sinks", nargs="+", default=USUAL_SINKS, choices=[*SINKS], help=f"of {', '.join(SINKS)}")
+    parser.add_argument("--readers", action="store_true", help="readers follow all tables of changelogs")
     parser.add_argument("--directory", type=Path, default=None)
     asked = parser.parse_args()
     failed = 0
@@ -33,6 +34,7 @@ def main() -> int:
             say=_say(seed),
             sources=asked.sources,
             sinks=asked.sinks,
+            with_readers=asked.readers,
         )
         failed += bool(outcome.problems)
         _report(seed, outcome, directory)

@@ -23,7 +23,8 @@ from reactor.errors import WeirError
 from reactor.records.changefeed import ChangefeedConfig, FeedState, FilterConfig
 from reactor.views import ChangefeedView, TableView
 from tests.patience import patient
-from tests.soak.story import Outcome, SoakBed, Story
+from tests.soak.bed import SoakBed
+from tests.soak.story import Outcome, Story
 
 SOURCES = ("postgres", "mariadb-full")
 _CAPTURES = 3

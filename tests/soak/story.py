@@ -13,19 +13,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from agent.ports.source import Scope
 from agent.sources import open_source
+from capture.api.connection import Connection
 from reactor.errors import WeirError
 from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode
 from reactor.views import ChangefeedView
-from tests.acceptance.bed import Bed
 from tests.soak import compare, rows
-from tests.soak.mariadb import MariaDB, Mysql
-from tests.soak.postgres import Postgres, PostgresByRoot
+from tests.soak.bed import SoakBed
+from tests.soak.readers import Readers
 from tests.soak.sinks import SINKS, USUAL_SINKS, Sink
 from tests.soak.source import Source, StatementRefused
 
@@ -61,41 +62,17 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
 
 
-class SoakBed(Bed):
-    """The captures of the usual bed, over the soak's own sources."""
-
-    def __init__(self, directory: Path, *, captures: int, sources: Collection[str]) -> None:
-        super().__init__(directory, captures=captures)
-        known: list[Source] = [
-            Postgres(directory),
-            PostgresByRoot(directory),
-            MariaDB(directory, "FULL"),
-            MariaDB(directory, "NO_LOG"),
-            MariaDB(directory, "FULL", image="MINIMAL"),
-            Mysql(directory, "FULL"),
-            Mysql(directory, "FULL", image="MINIMAL"),
-        ]
-        assert {source.name for source in known}.issuperset(sources)
-        self.sources = [source for source in known if source.name in sources]
-
-    @property
-    def source_uri(self) -> str:
-        return self.sources[0].uri
-
-    def start_source(self) -> None:
-        for source in self.sources:
-            source.start()
-
-    def stop_source(self) -> None:
-        for source in self.sources:
-            source.stop()
-
-
 class Story:
     """``seed`` decides what is written and broken, but not when: threads and processes are not deterministic."""
 
     def __init__(
-        self, bed: SoakBed, seed: int, *, say: Callable[[str], None], sinks: Collection[str] = USUAL_SINKS
+        self,
+        bed: SoakBed,
+        seed: int,
+        *,
+        say: Callable[[str], None],
+        sinks: Collection[str] = USUAL_SINKS,
+        with_readers: bool = False,
     ) -> None:
         self._bed = bed
         self._sinks = [SINKS[name] for name in sinks]
@@ -108,6 +85,8 @@ class Story:
         self._lock = threading.Lock()
         #: configuration of each changefeed
         self._feeds: dict[str, Mapping[str, object]] = {}
+        self._with_readers = with_readers
+        self._readers: dict[str, Readers] = {}
         self.outcome = Outcome()
 
     def tell(self, *, seconds: float, round_s: float) -> Outcome:
@@ -118,7 +97,7 @@ class Story:
         for source in bed.sources:
             for sink in self._sinks:
                 self._create(source, sink)
-        with self._writers():
+        with self._writers(), self._following():
             while not self.outcome.problems:
                 self._break_things(rng, until=min(end, time.monotonic() + round_s))
                 self._compare_all()
@@ -156,6 +135,22 @@ class Story:
             self._go.set()
             for thread in threads:
                 thread.join()
+
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        """Readers follow all tables of each changelog."""
+        bed = self._bed
+        servers = ",".join(f"http://{process.address}" for process in bed.processes)
+        feeds = [_feed(source, sink) for source in bed.sources for sink in self._sinks if _is_read(sink)]
+        for feed in feeds if self._with_readers else []:
+            connection = Connection(servers, token=bed.token_of(bed.processes[0]))
+            self._readers[feed] = Readers(connection, partial(bed.query, feed), feed, self._seed)
+            self._readers[feed].start()
+        try:
+            yield
+        finally:
+            for readers in self._readers.values():
+                readers.stop()
 
     def _work(self, source: Source, what: str, rng: random.Random) -> None:
         pause_s = _SCHEMA_PAUSE_S if what == "schema" else _STATEMENT_PAUSE_S
@@ -288,8 +283,22 @@ class Story:
             if difference := compare.difference(source, table, sink, self._bed.lake(feed), location):
                 self._note_problem(f"{feed}: {difference}")
         self.outcome.tables_compared += compared
+        if feed in self._readers:
+            self._compare_readers(feed, view, sink, held)
         self._say(f"{feed}: {compared} tables compared, {len(held)} held")
         return held
+
+    def _compare_readers(self, feed: str, view: ChangefeedView, sink: Sink, held: Collection[str]) -> None:
+        readers = self._readers[feed]
+        if not readers.catch_up(_SETTLE_S):
+            self._note_problem(f"{feed}: readers wait")
+        for table in view.tables:
+            stored = sink.stored(self._bed.lake(feed), table.location)
+            if table.table in held or table.held is not None or stored is None:
+                continue
+            if difference := readers.difference(table.table_id, stored.rows(), view.checkpoint_ts):
+                self._note_problem(f"{feed}: {table.table}: {difference}")
+        self._say(f"{feed}: {readers.compared} changes of readers compared")
 
     def _diff(self, feed: str, held: Collection[str]) -> None:
         """Compare with Weir's own ``diff``. On a machine under load, a capture may be no member for a moment."""
@@ -355,10 +364,13 @@ def run(
     say: Callable[[str], None],
     sources: Collection[str] = USUAL,
     sinks: Collection[str] = USUAL_SINKS,
+    with_readers: bool = False,
 ) -> Outcome:
     """Run one soak in ``directory``, which is removed if nothing was wrong."""
     with SoakBed(directory, captures=2, sources=sources) as bed:
-        outcome = Story(bed, seed, say=say, sinks=sinks).tell(seconds=seconds, round_s=round_s)
+        outcome = Story(bed, seed, say=say, sinks=sinks, with_readers=with_readers).tell(
+            seconds=seconds, round_s=round_s
+        )
     if not outcome.problems:
         shutil.rmtree(directory, ignore_errors=True)
     return outcome
@@ -366,6 +378,10 @@ def run(
 
 def _feed(source: Source, sink: Sink) -> str:
     return f"{source.name}-{sink.name}"
+
+
+def _is_read(sink: Sink) -> bool:
+    return sink.mode is SinkMode.CHANGELOG
 
 
 def _state(view: ChangefeedView | None) -> str:

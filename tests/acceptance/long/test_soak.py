@@ -40,7 +40,14 @@ def test_five_minutes_of_everything_at_once(sources: tuple[str, ...], sinks: tup
     seed = secrets.randbelow(1_000_000)
     _log.warning("soak with seed %s of %s", seed, sources)
     outcome = story.run(
-        tmp_path / "soak", seed, seconds=_SECONDS, round_s=_ROUND_S, say=_log.info, sources=sources, sinks=sinks
+        tmp_path / "soak",
+        seed,
+        seconds=_SECONDS,
+        round_s=_ROUND_S,
+        say=_log.info,
+        sources=sources,
+        sinks=sinks,
+        with_readers=True,
     )
     assert outcome.problems == [], seed
     assert outcome.comparisons >= 2
