@@ -5,7 +5,7 @@ is a Ts, so a query continues from its checkpoint exactly. Executors need Weir i
 
 Spark does not store where a query began, but asks for it again when the first batch is repeated. So the end of the
 first batch, which is stored, tells it: ``began``, the Ts by table, and ``versions``, the snapshots that the batch
-reads. A table that begins behind the others is not read before its own Ts, which later offsets carry along till then.
+reads. A table that begins behind the others is not read before its own Ts, which later offsets keep until then.
 
 Follows ``pyspark.sql.datasource`` of Spark 4.2 and later, which hands read limits to Python sources.
 """
@@ -33,11 +33,11 @@ from agent.feeds import changes
 from agent.feeds.changes import LogSlice
 from agent.log import segment
 from capture.api.subscriptions import LogPart
-from capture.errors import ConfigError
+from capture.errors import ConfigError, PositionGoneError
 from capture.python.changes import Subscription, segments_of
 from capture.python.snapshot_start import Pinned, SnapshotPart
 from capture.python.spark_options import Options
-from reactor.ids import Ts
+from reactor.ids import TableSpan, Ts
 
 _PARTITION_BYTES = 8 << 20
 #: of several tables: which one a row is of
@@ -160,6 +160,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._parts = _Parts(options, schema)
         self._subscriptions: dict[str, Subscription] = {}
+        #: numbers of the tables, which offsets have: another table may take the name of one that is read
+        self._ids: dict[str, int] = {}
         #: whether the query ends where the log ended as it began, and that Ts once it is known
         self._ends_now = False
         self._last_ts: int | None = None
@@ -180,22 +182,24 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if options.max_rows is None else ReadMaxRows(options.max_rows)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        self._ids |= start.get("tables", {})
         if start.get("begins") == "snapshot":
             return self._pinned()
         is_first = "begins" in start
         after = {table: self._at(table, None).ts for table in self._options.tables} if is_first else self._after(start)
         if self._ends_now and self._last_ts is None:
-            self._last_ts = max(self._at(table, ts).part(ts, max_bytes=1).newest_ts for table, ts in after.items())
+            self._last_ts = max(self._part(table, ts, max_bytes=1).newest_ts for table, ts in after.items())
         # Spark stores the end of a query's first batch even if that is its start: where it began has to be in it
         if not is_first and self._last_ts is not None and min(after.values()) >= self._last_ts:
             return start
         to_ts = self._reached(after, is_limited=not isinstance(limit, ReadAllAvailable))
         if is_first:
-            return {"ts": to_ts, "began": after}
-        return _offset(to_ts, start.get("began", {})) if to_ts > start["ts"] else start
+            return {"ts": to_ts, "began": after, "tables": self._ids}
+        return _offset(to_ts, start.get("began", {})) | {"tables": self._ids} if to_ts > start["ts"] else start
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         tables = self._options.tables
+        self._ids |= end.get("tables", {})
         if "versions" in end and "begins" in start:
             pinned = {table: Pinned.of_offset(end["versions"][table]) for table in tables}
             for table, version in pinned.items():
@@ -205,11 +209,15 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for table, known in list(self._subscriptions.items()):
             if "begins" in start and known.ts > after[table]:  # it was opened for a batch that is repeated
                 self._subscriptions[table] = self._options.subscribe(table, "latest", at_ts=after[table])
-        return [
+        found = [
             part
             for table in tables
             for part in self._parts.of_log(self._at(table, after[table]), table, after[table], end["ts"])
         ]
+        for part in found:
+            assert isinstance(part.part, LogSlice)
+            self._check_same(part.table, part.part.table.table_id)
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
@@ -234,18 +242,32 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._subscriptions[table] = self._options.subscribe(table, "earliest", at_ts=found.ts)
         began = {table: found.ts for table, found in versions.items()}
         stored = {table: found.to_offset() for table, found in versions.items()}
-        return {"ts": min(began.values()), "began": began, "versions": stored}
+        self._ids |= {table: TableSpan.parse(version.spans[0]).table_id for table, version in versions.items()}
+        return {"ts": min(began.values()), "began": began, "versions": stored, "tables": self._ids}
 
     def _reached(self, after: Mapping[str, int], *, is_limited: bool) -> int:
         """Return how far the next batch reaches."""
         max_bytes = self._options.max_bytes if is_limited else None
         parts = [
-            self._at(table, ts).part(ts, self._last_ts, max_bytes=max_bytes and -(-max_bytes // len(after)))
+            self._part(table, ts, self._last_ts, max_bytes=max_bytes and -(-max_bytes // len(after)))
             for table, ts in after.items()
         ]
         to_ts = min(part.to_ts for part in parts)
         max_rows = self._options.max_rows if is_limited else None
         return to_ts if max_rows is None else min(to_ts, _behind_rows(parts, max_rows, to_ts))
+
+    def _part(self, table: str, ts: int, to_ts: int | None = None, *, max_bytes: int | None) -> LogPart:
+        found = self._at(table, ts).part(ts, to_ts, max_bytes=max_bytes)
+        self._check_same(table, found.table.table_id)
+        return found
+
+    def _check_same(self, table: str, table_id: int) -> None:
+        """:raises PositionGoneError: the query has read another table of that name."""
+        if self._ids.setdefault(table, table_id) != table_id:
+            raise PositionGoneError(
+                f"{table} is another table than the query has read, as after an online schema change; start the query "
+                'again with startingVersion="snapshot" and another checkpoint directory'
+            )
 
     def _after(self, offset: Offset) -> dict[str, int]:
         """Return which Ts each table has been read to."""

@@ -20,8 +20,10 @@ import structlog
 
 from agent.ports.source import Scope
 from agent.sources import open_source
+from capture.api.access import TokenAsked
 from capture.api.connection import Connection
 from reactor.errors import WeirError
+from reactor.records.access import Role
 from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode
 from reactor.views import ChangefeedView
 from tests.soak import compare, rows
@@ -143,7 +145,9 @@ class Story:
         servers = ",".join(f"http://{process.address}" for process in bed.processes)
         feeds = [_feed(source, sink) for source in bed.sources for sink in self._sinks if _is_read(sink)]
         for feed in feeds if self._with_readers else []:
-            connection = Connection(servers, token=bed.token_of(bed.processes[0]))
+            # a server's own is another one after a restart
+            token = bed.ask(lambda client: client.create_token(TokenAsked(role=Role.OPERATOR))).token
+            connection = Connection(servers, token=token)
             self._readers[feed] = Readers(connection, partial(bed.query, feed), feed, self._seed)
             self._readers[feed].start()
         try:

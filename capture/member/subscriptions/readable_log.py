@@ -83,6 +83,24 @@ def of(feed: ChangefeedState, name: str, table_id: int | None = None) -> Readabl
     )
 
 
+def refuse_successor(feed: ChangefeedState, log: ReadableLog, name: str) -> None:
+    """A reader that is at the end of ``log``, of a table that it opened as ``name``, would wait there while another
+    table of that name changes.
+
+    :raises PositionGoneError: another table has the name by now.
+    """
+    pending, unit = pending_tables(feed.ddl), feed.units.get(SOURCE)
+    if _name(log.at_source) == name or unit is None:
+        return
+    for table in unit.tables:
+        if table.table_id != log.table.table_id and _name(pending.get(table.table_id) or table) == name:
+            raise PositionGoneError(
+                f"{name} is another table now, and the one that was read is {_name(log.at_source)}, as after an online "
+                "schema change; read the sink's table again and begin there: a Spark query with "
+                'startingVersion="snapshot" and another checkpoint directory'
+            )
+
+
 def _limit(feed: ChangefeedState, table_id: int) -> tuple[Ts, str]:
     """Return up to where the source can follow a table, and why not further. Changes that only the sink waits for do
     not hold up readers: they decode each change by the columns of its time."""

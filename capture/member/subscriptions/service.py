@@ -136,6 +136,8 @@ class SubscriptionService:
             if found or to_ts == asked.to_ts or log.stopped or anyio.current_time() >= deadline:
                 break
             await self._wait_change(changefeed_id, change, deadline)
+        if not found:
+            readable_log.refuse_successor(feed, log, stored.table)
         await self._renew(changefeed_id, stored)
         found, to_ts = readable_log.limited(found, after, to_ts, asked.max_bytes)
         return LogPart(

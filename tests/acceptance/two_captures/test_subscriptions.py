@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from capture.api.connection import Connection
 from capture.api.subscriptions import SubscriptionAsked
 from capture.cli.main import main
-from capture.errors import SubscriptionNotFoundError
+from capture.errors import PositionGoneError, SubscriptionNotFoundError
 from capture.python.local import LocalChangefeed
 from capture.python.spark_source import SparkSource
 from reactor.errors import WeirError
@@ -256,6 +256,36 @@ def test_a_changefeed_without_a_sink_is_only_read(bed: Bed) -> None:
     with pytest.raises(WeirError, match="cannot be read back"):
         feed.table("public.account").to_arrow()
     bed.ask(lambda client: client.remove(UNSUNK))
+
+
+@pytest.mark.matrix
+def test_a_reader_ends_where_another_table_takes_the_name(bed: Bed) -> None:
+    """As at the end of an online schema change; all changes up to there come first."""
+    bed.execute("CREATE TABLE shop (id int PRIMARY KEY, balance int)")
+    bed.execute("CREATE TABLE shop_new (id int PRIMARY KEY, note text)")
+    bed.execute("INSERT INTO shop VALUES (1, 0); INSERT INTO shop_new VALUES (1, '0')")
+
+    def are_followed() -> bool:
+        view = bed.query(CHANGELOG)
+        names = {table.table for table in view.tables if table.held is None}
+        return {"public.shop", "public.shop_new"} <= names and not view.joining
+
+    bed.wait_for("both flow", are_followed)
+    feed, found = feed_of(bed), list[pa.Table]()
+    changes = feed.changes("public.shop", name="shopper", from_ts="latest")
+    reader = threading.Thread(target=lambda: found.append(next(changes)))
+    reader.start()
+    bed.wait_for("it reads", lambda: "shopper" in {one.name for one in bed.query(CHANGELOG).subscriptions})
+    bed.execute("UPDATE shop SET balance = 1 WHERE id = 1")
+    reader.join()
+    bed.execute("UPDATE shop SET balance = 2 WHERE id = 1")
+    bed.execute("BEGIN; ALTER TABLE shop RENAME TO shop_old; ALTER TABLE shop_new RENAME TO shop; COMMIT")
+    bed.execute("UPDATE shop_old SET balance = 3 WHERE id = 1; INSERT INTO shop VALUES (2, '0')")
+    with pytest.raises(PositionGoneError, match=r"public\.shop is another table now, .* was read is public\.shop_old"):
+        found.extend(changes)
+    assert pa.concat_tables(found).column("balance").to_pylist() == [1, 2, 3]
+    with pytest.raises(PositionGoneError, match=r"subscription shopper is of public\.shop"):
+        next(feed.changes("public.shop", name="shopper"))
 
 
 def source(bed: Bed, **options: str) -> SparkSource:

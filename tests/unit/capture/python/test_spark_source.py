@@ -19,12 +19,12 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from agent.feeds.changes import LogSlice
 from agent.log import segment
 from capture.api.subscriptions import LogPart, SegmentView
-from capture.errors import ConfigError
+from capture.errors import ConfigError, PositionGoneError
 from capture.python import spark_options, spark_source
 from capture.python.snapshot_start import Pinned, SnapshotPart
 from capture.python.spark_options import Options
 from capture.python.spark_source import SparkSource, _Part, _StreamReader
-from reactor.ids import Ts
+from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import FilterConfig
 from reactor.records.tables.table import TableRecord
 
@@ -44,6 +44,8 @@ class Log:
     end_ts: int = 10
     #: positions by name, and the sinks' newest versions
     positions: dict[str, int] = field(default_factory=dict)
+    #: added to the tables' numbers
+    swapped: int = 0
     pinned: dict[str, int] = field(default_factory=dict)
 
     def grow(self) -> None:
@@ -97,7 +99,7 @@ class Subscription:
                 if (number + 1) * 10 >= max_bytes and after_ts < view.resolved_ts < end:
                     wanted, end = wanted[: number + 1], view.resolved_ts
                     break
-        record = TableRecord.new(log.tables.index(table) + 1, *table.split("."), key=("id",))
+        record = TableRecord.new(log.tables.index(table) + 1 + log.swapped, *table.split("."), key=("id",))
         return LogPart(
             table=record,
             filter=FilterConfig(),
@@ -122,7 +124,7 @@ class Snapshot:
 
     def pin(self, columns: set[str] | None) -> Pinned:
         ts = max(self.log.first_ts[self.table], self.log.end_ts - self.log.chance.randrange(4))
-        return Pinned(ts, ts, ("1",), ts)
+        return Pinned(ts, ts, (str(TableSpan(self.log.tables.index(self.table) + 1)),), ts)
 
     def parts(self, pinned: Pinned) -> list[SnapshotPart]:
         return [SnapshotPart("", "", self.table, pinned, ())]
@@ -248,6 +250,32 @@ def test_each_change_comes_once_over_kills(log: Log, start: dict[str, str], limi
         expected = Counter((table, ts) for ts in log.changes(table, after))
         assert Counter({change: count for change, count in found.items() if change[0] == table}) == expected
         assert start != STARTS[1] or not log.changes(table, begin, after), "what came after the start is there"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("start", STARTS, ids=str)
+@pytest.mark.parametrize("log", [(7, 1)], ids=str, indirect=True)
+def test_a_query_does_not_continue_with_another_table_of_the_name(
+    log: Log, start: dict[str, str], is_restarted: bool
+) -> None:
+    """As after an online schema change, whose new table has changes at the query's offset too."""
+    options = Options.of(GIVEN | {"table": log.tables[0]} | start)
+    reader, limit = _StreamReader(options, SCHEMA), ReadAllAvailable()
+    log.grow()
+    first = _stored(reader.initialOffset())
+    end = _stored(reader.latestOffset(first, limit))
+    reader.partitions(first, end)
+    log.grow()
+    reader.partitions(end, (then := _stored(reader.latestOffset(end, limit))))
+    reader.commit(then)
+    log.swapped = 100
+    log.grow()
+    if is_restarted:
+        reader = _StreamReader(options, SCHEMA)
+    with pytest.raises(PositionGoneError, match=r"public\.t0 is another table than the query has read"):
+        reader.latestOffset(then, limit)
+    with pytest.raises(PositionGoneError, match=r"public\.t0 is another table than the query has read"):
+        reader.partitions(then, then | {"ts": log.end_ts})
 
 
 @pytest.mark.parametrize("log", [(1, 2)], ids=str, indirect=True)

@@ -356,6 +356,27 @@ async def test_a_name_is_that_of_the_table_which_has_it_at_the_source(bed: Bed, 
     assert bed.state.changefeeds[FEED].subscriptions["r"].table_id == 9
 
 
+@pytest.mark.parametrize("is_applied", [False, True])
+async def test_a_reader_does_not_wait_for_a_table_that_another_has_taken_the_name_of(
+    bed: Bed, is_applied: bool
+) -> None:
+    """As after an online schema change: what is written to the table comes no more from the one that is read."""
+    opened = await bed.open(begin=200)
+    old, taker = TABLE.named("public", "t_old"), TABLE.with_(table_id=9)
+    if is_applied:
+        bed.unit(old, taker)
+    else:
+        bed.unit(TABLE, taker)
+        renamed = TableChange(kind=SchemaChangeKind.RENAME, table_id=7, table=old)
+        bed.put(keys.DdlKey(*place(Ts(350))), DdlRecord(ts=Ts(350), changes=(renamed,)).encode())
+    asked = LogAsked(session=opened.session, after_ts=200)
+    assert (await bed.service.read(FEED, "r", asked)).to_ts == 400, "all that it has comes first"
+    with pytest.raises(PositionGoneError, match=r"public\.t is another table now, .* was read is public\.t_old"):
+        await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=400))
+    bed.unit(old)
+    assert (await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=400))).to_ts == 400
+
+
 async def test_columns_are_those_of_the_name_that_the_table_has_by_now(bed: Bed) -> None:
     renamed = TableChange(kind=SchemaChangeKind.RENAME, table_id=7, table=TABLE.named("aside", "u"))
     bed.put(keys.DdlKey(*place(Ts(350))), DdlRecord(ts=Ts(350), changes=(renamed,)).encode())
