@@ -194,8 +194,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         to_ts = self._reached(after, is_limited=not isinstance(limit, ReadAllAvailable))
         if is_first:
-            return {"ts": to_ts, "began": after, "tables": self._ids}
-        return _offset(to_ts, start.get("began", {})) | {"tables": self._ids} if to_ts > start["ts"] else start
+            return {"ts": to_ts, "began": after, "tables": dict(self._ids)}
+        return _offset(to_ts, start.get("began", {})) | {"tables": dict(self._ids)} if to_ts > start["ts"] else start
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         tables = self._options.tables
@@ -243,7 +243,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began = {table: found.ts for table, found in versions.items()}
         stored = {table: found.to_offset() for table, found in versions.items()}
         self._ids |= {table: TableSpan.parse(version.spans[0]).table_id for table, version in versions.items()}
-        return {"ts": min(began.values()), "began": began, "versions": stored, "tables": self._ids}
+        return {"ts": min(began.values()), "began": began, "versions": stored, "tables": dict(self._ids)}
 
     def _reached(self, after: Mapping[str, int], *, is_limited: bool) -> int:
         """Return how far the next batch reaches."""

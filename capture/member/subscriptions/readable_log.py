@@ -89,9 +89,10 @@ def refuse_successor(feed: ChangefeedState, log: ReadableLog, name: str) -> None
 
     :raises PositionGoneError: another table has the name by now.
     """
-    pending, unit = pending_tables(feed.ddl), feed.units.get(SOURCE)
+    unit = feed.units.get(SOURCE)
     if _name(log.at_source) == name or unit is None:
         return
+    pending = pending_tables(feed.ddl)
     for table in unit.tables:
         if table.table_id != log.table.table_id and _name(pending.get(table.table_id) or table) == name:
             raise PositionGoneError(

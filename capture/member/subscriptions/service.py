@@ -4,9 +4,9 @@ A position is one key in the metadata store. Whoever removes segments leaves tho
 expired (``agent.log.retention``), within the limits for held tables. A reader whose changes are gone anyway is refused:
 it never continues with a gap.
 
-A refusal ends a reader, so it is never given from a stale state: a capture that has stood still, or has just become the
-owner, may not know yet what a reader has from another one. It reads the store, waits until it has seen as much, and
-answers again.
+A refusal ends a reader, so it is never given from a stale state: a capture that was stopped for a while, or has just
+become the owner, may not know yet what a reader got from another one. It reads the store, waits until it has seen as
+much, and answers again.
 """
 
 import builtins
@@ -72,7 +72,7 @@ class SubscriptionService:
         """:raises TableNotFoundError: the changefeed has no such table.
         :raises PositionGoneError: the log does not reach back to where the reader is.
         """
-        return await self._sure(changefeed_id, asked.name, lambda: self._open(changefeed_id, asked))
+        return await self._confirmed(changefeed_id, asked.name, lambda: self._open(changefeed_id, asked))
 
     async def _open(self, changefeed_id: str, asked: SubscriptionAsked) -> OpenedSubscription:
         membership = self._membership
@@ -116,7 +116,7 @@ class SubscriptionService:
         :raises SubscriptionNotFoundError: there is none, or another reader has opened it since.
         :raises PositionGoneError: changes behind ``after_ts`` are missing.
         """
-        return await self._sure(changefeed_id, name, lambda: self._read(changefeed_id, name, asked))
+        return await self._confirmed(changefeed_id, name, lambda: self._read(changefeed_id, name, asked))
 
     async def _read(self, changefeed_id: str, name: str, asked: LogAsked) -> LogPart:
         deadline, after = anyio.current_time() + asked.wait_seconds, Ts(asked.after_ts)
@@ -168,7 +168,7 @@ class SubscriptionService:
         """:raises SubscriptionNotFoundError: there is none, or another reader has opened it since.
         :raises PositionGoneError: the log does not reach there: later changes would be removed unread.
         """
-        return await self._sure(changefeed_id, name, lambda: self._advance(changefeed_id, name, asked))
+        return await self._confirmed(changefeed_id, name, lambda: self._advance(changefeed_id, name, asked))
 
     async def _advance(self, changefeed_id: str, name: str, asked: AdvanceAsked) -> SubscriptionView:
         stored = self._opened(changefeed_id, name, asked.session)
@@ -188,8 +188,8 @@ class SubscriptionService:
         if stored.expires_at - time.time() < (1 - _RENEWED_AFTER) * stored.expires_seconds:
             await self._advance(changefeed_id, stored.name, AdvanceAsked(session=stored.session, ts=stored.ts))
 
-    async def _sure(self, changefeed_id: str, name: str, answer: Callable[[], Awaitable[T]]) -> T:
-        """Answer, a refusal only from a state that has all that is in the store by now."""
+    async def _confirmed(self, changefeed_id: str, name: str, answer: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer; a refusal is one only if this capture's state has what the store has."""
         try:
             return await answer()
         except (PositionGoneError, SubscriptionNotFoundError, TableNotFoundError):
