@@ -86,8 +86,8 @@ class _AnySource:
     def current_ts(self) -> Ts:
         return Ts(100)
 
-    def read_schemas(self, ids: Sequence[int]) -> dict[int, TableSchema]:
-        return dict.fromkeys(ids, TABLE)
+    def read_schemas(self, tables: Sequence[TableRecord]) -> dict[int, TableSchema]:
+        return {table.table_id: TABLE for table in tables}
 
 
 @pytest.mark.parametrize("spans", [1, 2])

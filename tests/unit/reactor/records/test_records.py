@@ -99,7 +99,7 @@ def objects_of(value: Any) -> list[dict[str, Any]]:
     return [value, *inner]
 
 
-_MAPPINGS = ("versions", "renames", "fills")
+_MAPPINGS = ("versions", "table_ids", "renames", "fills")
 
 
 @given(data=st.data(), record=st.sampled_from(EXAMPLES))
