@@ -133,14 +133,16 @@ class TableView(View):
 def called(tables: Iterable[TableView], name: str) -> TableView | None:
     """Return the table that is called ``name`` (schema.name); None: there is none.
 
-    A held table keeps its name at the sink, and another one may have taken it at the source: that one counts.
+    A held table that was renamed or dropped at the source keeps its name at the sink, and another one may have taken it
+    at the source: that one counts.
     """
     found = [table for table in tables if table.table == name]
-    return min(found, key=_has_lost_name, default=None)
+    return min(found, key=_distance, default=None)
 
 
-def _has_lost_name(table: TableView) -> bool:
-    return table.held is not None and table.held.renamed_to not in ("", table.table)
+def _distance(table: TableView) -> tuple[bool, bool]:
+    held = table.held
+    return held is not None and held.renamed_to not in ("", table.table), held is not None
 
 
 class ChangefeedView(View):

@@ -17,7 +17,6 @@ import structlog
 from agent.feeds import changes
 from capture.api.connection import Connection, may_pass
 from capture.errors import PositionGoneError, SubscriptionNotFoundError, TableNotFoundError
-from capture.python import changes as subscriptions
 from capture.python.changes import Subscription, slice_of
 from reactor.errors import WeirError
 from reactor.ids import MAX_TS
@@ -30,9 +29,6 @@ _PART_BYTES = 256 << 10
 _SHOWN = 3
 
 _log = structlog.get_logger()
-
-#: the tables are read one after the other
-subscriptions._RETRY_S = 1.0
 
 
 @dataclass(slots=True)
@@ -76,7 +72,6 @@ class _Reader:
             _log.info("a reader of the soak waits", feed=self._feed, table=table, error=str(error))
 
     def _open(self, table: str) -> None:
-        """A table that the source has dropped cannot be opened, however often it is tried."""
         opened = Subscription(self._connection, self._feed, table, name=self._name, from_ts="earliest", over=self._over)
         if self.ranges and opened.ts <= self.ranges[-1].reached:
             self.ranges[-1].forget_behind(opened.ts)

@@ -139,7 +139,7 @@ def test_tables_of_a_sync_point_are_of_one_moment(bed: Bed) -> None:
 
 @pytest.mark.parametrize("feed", [DELTA, pytest.param(ICEBERG, marks=pytest.mark.matrix)])
 def test_a_sync_point_has_the_tables_that_had_their_names_then(bed: Bed, feed: str) -> None:
-    """As behind an online schema change, which ends with a swap of names."""
+    """As after an online schema change, which ends with a swap of names."""
     create(bed, feed)
     with writing(bed):
         before = {point.ts for point in points_of(bed, feed)}

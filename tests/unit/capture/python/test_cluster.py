@@ -140,10 +140,11 @@ def test_tables_are_found_where_their_records_say(tmp_path: Path) -> None:
         Table.of(feed.model_copy(update={"sink": "blackhole://"}), "public.a/b")
 
 
+@pytest.mark.parametrize("renamed_to", ["a.old", ""])
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_name_is_that_of_the_table_which_has_it_at_the_source(tmp_path: Path, first: int) -> None:
-    """A held table that was renamed keeps its name at the sink, and another one has taken it since."""
-    held = HeldView(table="a.t", table_id=1, stage="held", renamed_to="a.old")
+def test_a_name_is_that_of_the_table_which_has_it_at_the_source(tmp_path: Path, first: int, renamed_to: str) -> None:
+    """A held table that was renamed or dropped keeps its name at the sink, and another one has taken it since."""
+    held = HeldView(table="a.t", table_id=1, stage="held", renamed_to=renamed_to)
     tables = [
         TableView(table="a.t", table_id=1, location="a/t", held=held),
         TableView(table="a.t", table_id=2, location="a/t!t2"),

@@ -177,7 +177,7 @@ def place(*parts: Any) -> Any:
 
 
 class Elsewhere:
-    """What other captures have done and told a reader, while this one stood still."""
+    """What other captures have done while this one was stopped, and a reader knows."""
 
     def __init__(self, bed: Bed, opened: Any) -> None:
         self.bed = bed
@@ -200,7 +200,7 @@ class Elsewhere:
 
 
 @pytest.mark.parametrize("what", ["log", "reader", "table"])
-async def test_a_capture_that_stood_still_refuses_no_reader(bed: Bed, what: str) -> None:
+async def test_a_capture_that_was_stopped_refuses_no_reader(bed: Bed, what: str) -> None:
     """It sees what the reader knows already before it answers."""
     elsewhere = Elsewhere(bed, await bed.open(begin=300))
     if what == "table":
