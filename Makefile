@@ -75,10 +75,10 @@ monkey: java mariadb ## an operator's random commands, with schema changes, rows
 
 # Two tests at a time have twice the promised times, those that are named in ARGS the promised ones. tests/selection.py: what a run leaves out.
 matrix: WORKERS = $(if $(ARGS),0,2)
-# An eighth of the tests each day (tests/selection.py), or TURN=1 to TURN=8.
+# A ninth of the tests each day (tests/selection.py), or TURN=1 to TURN=9.
 TURN ?= $(shell echo $$(($$(date +%s) / 86400)))
 matrix: export TEST_TURN := $(if $(ARGS)$(ALL),,$(TURN))
-matrix: java mariadb mysql azurite iproute ## what make test leaves out, in eight turns, one a day: fail-points, stories of faults, generated cases; ALL=1: all, in hours
+matrix: java mariadb mysql azurite iproute ## what make test leaves out, in nine turns, one a day: fail-points, stories of faults, generated cases; ALL=1: all, in hours
 	@TEST_PATIENCE=$(if $(ARGS),1,2) $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
 	@$(if $(ARGS),,$(PYTHON) -m pytest $(PARALLEL) -m "matrix or not matrix" --hypothesis-profile matrix tests/unit)
 

@@ -8,7 +8,8 @@ The record is in etcd as soon as the log has passed the change (``agent.log.head
 other tables continue. *Done* is one transaction with the tables' new records, their names, their keys and whether they
 exist: the next flush uses the new record. The sink records the change's Ts in the same step as the change, so it
 recognises a change that it has applied. So asking is idempotent, for a new owner and for one that was replaced. Before
-the sink is asked to move tables, the record is marked as begun: no span can open them meanwhile (``sink_names``).
+the sink is asked to move tables, or to put one in another's place, the record is marked as begun: no span can open them
+meanwhile (``sink_names``).
 
 Changes of one table are made one after the other; of several tables at once, up to ``_AT_ONCE``. What the sink refuses
 of several tables is asked for again in parts, table by table (``owner.tables.sink_names.independent``); what it refuses

@@ -76,17 +76,25 @@ def located(part: DdlRecord, facts: "Facts") -> DdlRecord | None:
 
 
 def begun(part: DdlRecord, facts: "Facts") -> DdlRecord | None:
-    """The whole record of ``part``, marked as begun for its tables; None where it is, or where no table moves.
+    """The whole record of ``part``, marked as begun for its tables; None where it is, or where no table moves, or makes
+    way for another one.
 
-    Between a move at the sink and the tables' new records, no span can open its table where its record says. So whether
-    all spans were there must be known without them, should the owner or the capture that moves the tables end.
+    Between the sink's step and the tables' new records, no span can open such a table where its record says. So whether
+    all spans were there must be known without them, should the run, the owner or the capture that asks end.
     """
-    tables = ((facts.by_id.get(change.table_id), change.table) for change in part.changes)
-    is_move = any(now is not None and then is not None and now.path != then.path for now, then in tables)
-    if not is_move or is_begun(part):
+    if is_begun(part) or not any(_leaves_its_place(change, part, facts) for change in part.changes):
         return None
     record = facts.ddl[part.ts]
     return record.with_(begun=tuple(sorted(part.table_ids.union(record.begun))))
+
+
+def _leaves_its_place(change: TableChange, part: DdlRecord, facts: "Facts") -> bool:
+    now, then = facts.by_id.get(change.table_id), change.table
+    if now is None:
+        return False
+    if then is not None:
+        return now.path != then.path
+    return any(other.table is not None and other.table.path == now.path for other in part.changes)
 
 
 def is_begun(part: DdlRecord) -> bool:

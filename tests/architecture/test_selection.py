@@ -38,7 +38,7 @@ def turns(items: list[_Item], monkeypatch: pytest.MonkeyPatch) -> list[set[str]]
 def test_each_test_has_one_turn_and_turns_are_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [
         _Item(f"{file}.py::{test}", {"bed": bed}, pytest.mark.matrix, pytest.mark.minutes(5 * bed))
-        for file, test, bed in product("abcdefghijklmnop", ("test_a", "test_b"), range(3))
+        for file, test, bed in product(range(2 * selection.TURNS), ("test_a", "test_b"), range(3))
     ]
     taken = turns(items, monkeypatch)
     assert Counter(name for names in taken for name in names) == dict.fromkeys((item.nodeid for item in items), 1)

@@ -22,7 +22,6 @@ import structlog
 from agent.ports.source import Scope
 from agent.sources import open_source
 from capture.api.access import TokenAsked
-from capture.api.connection import Connection
 from capture.python import changes
 from reactor.errors import WeirError
 from reactor.records.access import Role
@@ -148,9 +147,9 @@ class Story:
         feeds = [_feed(source, sink) for source in bed.sources for sink in self._sinks if _is_read(sink)]
         for feed in feeds if self._with_readers else []:
             # a server's own is another one after a restart
-            token = bed.ask(lambda client: client.create_token(TokenAsked(role=Role.OPERATOR))).token
-            connection = Connection(servers, token=token)
-            self._readers[feed] = Readers(connection, partial(bed.query, feed), feed, self._seed)
+            made = bed.ask(lambda client: client.create_token(TokenAsked(role=Role.OPERATOR)))
+            assert made.token is not None
+            self._readers[feed] = Readers(servers, made.token, partial(bed.query, feed), feed, self._seed)
             self._readers[feed].start()
         try:
             # tables are read one after the other, and one that the source has dropped cannot be opened

@@ -11,7 +11,7 @@ from tests.soak import story
 from tests.soak.sinks import USUAL_SINKS
 
 pytestmark = [
-    pytest.mark.minutes(7),
+    pytest.mark.minutes(16),
     pytest.mark.in_turn("sources"),
     pytest.mark.acceptance,
     pytest.mark.matrix,

@@ -20,7 +20,7 @@ from tests.acceptance.network import Host, Network
 from tests.patience import patient
 
 pytestmark = [
-    pytest.mark.minutes(5),
+    pytest.mark.minutes(8),
     pytest.mark.acceptance,
     pytest.mark.matrix,
     pytest.mark.spark,

@@ -317,9 +317,29 @@ def test_a_move_that_was_begun_is_asked_for_again_while_no_span_can_open_its_tab
     assert cluster.checkpoint_ts() == 400
 
 
+def test_a_table_that_takes_the_place_of_a_dropped_one_is_asked_for_again_while_no_span_can_open_that() -> None:
+    """``CREATE OR REPLACE TABLE``: the sink has only the new table when the owner's capture ends."""
+    cluster = running("a")
+    cluster.change_schema(record(300, drop(T1), create(NEW.with_(name=T1.name))))
+    cluster.step(6)
+    assert asked(cluster) == [300]
+    assert cluster.state.changefeeds[FEED].ddl[300].begun == (1, 3)
+    cluster.is_moving = True
+    cluster.leave(A)
+    cluster.join(B)
+    cluster.elect(B)
+    cluster.step(20)
+    assert asked(cluster) == [300, 300]
+    cluster.ask(applied(300))
+    cluster.end_move()
+    cluster.step(10)
+    assert sorted(names(cluster)) == ["t1", "t2"]
+    assert cluster.checkpoint_ts() == 400
+
+
 def test_a_change_that_moves_nothing_is_not_marked() -> None:
     cluster = running("a")
-    cluster.change_schema(record(300, alter(T1), create(NEW)))
+    cluster.change_schema(record(300, alter(T1), drop(T2), create(NEW)))
     cluster.step(6)
     assert asked(cluster) == [300]
     assert cluster.state.changefeeds[FEED].ddl[300].begun == ()

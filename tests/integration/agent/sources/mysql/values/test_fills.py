@@ -208,7 +208,7 @@ def test_functions_of_constants(server: EmbeddedMariaDB, database: str) -> None:
     _check(server, database, [(Sample(definition, ()), _FUNCTIONS) for definition in definitions])
 
 
-@pytest.mark.minutes(1.8)
+@pytest.mark.minutes(3.5)
 @pytest.mark.matrix
 @pytest.mark.in_turn("flavour")
 @pytest.mark.timeout(900)
