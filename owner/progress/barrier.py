@@ -6,7 +6,8 @@ only their tables, the others all tables. At most 256 tables are listed by name,
 heartbeats stay small.
 
 Held tables (``owner.feed.holds.held``) are in no barrier: nothing waits for them, and captures know from the schema
-changes themselves how far each may be written.
+changes themselves how far each may be written. What is created under the number of one of them is another table, which
+flows from its beginning, so the checkpoint waits for that.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +16,7 @@ from types import MappingProxyType
 
 from reactor.ids import MAX_TS, Ts
 from reactor.messages import Barrier
-from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind
 
 TABLE_BARRIERS_MAX = 256
 
@@ -59,7 +60,7 @@ def limits(
     tables that nothing waits for. ``names``: schema.name of tables."""
     if target_ts is None and hold is None and sync_point_ts is None and not repartitions and not ddl:
         return _FREE
-    changes = {table: ts for table, ts in _first_by_table(ddl).items() if table not in held}
+    changes = _first_by_table(ddl, held)
     repartitions = {table: ts for table, ts in repartitions.items() if table not in held}
     tables = {
         table: min(changes.get(table, MAX_TS), repartitions.get(table, MAX_TS)) for table in {**changes, **repartitions}
@@ -80,13 +81,26 @@ def limits(
     return Limits(barrier, min_table_ts, _reason(everything, changes, repartitions, min_table_ts, names))
 
 
-def _first_by_table(ddl: Iterable[DdlRecord]) -> dict[int, Ts]:
+def _first_by_table(ddl: Iterable[DdlRecord], held: Collection[int]) -> dict[int, Ts]:
     """Includes tables about to be created: the changefeed's checkpoint waits for them."""
     tables: dict[int, Ts] = {}
+    of_held: list[tuple[Ts, int, DdlRecord]] = []
     for record in ddl:
         for table in record.pending_ids:
-            tables[table] = min(record.barrier_ts, tables.get(table, record.barrier_ts))
+            if table in held:
+                of_held.append((record.ts, table, record))
+            else:
+                tables[table] = min(record.barrier_ts, tables.get(table, record.barrier_ts))
+    known = set[int]()
+    for _, table, record in sorted(of_held, key=lambda item: item[:2]):
+        if table in known and _creates(record, table):
+            tables.setdefault(table, record.barrier_ts)
+        known.add(table)
     return tables
+
+
+def _creates(record: DdlRecord, table: int) -> bool:
+    return any(change.table_id == table and change.kind is SchemaChangeKind.CREATE for change in record.changes)
 
 
 def _reason(

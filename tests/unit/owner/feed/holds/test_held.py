@@ -217,6 +217,33 @@ def test_a_held_table_that_is_dropped_is_gone_with_all_that_waited_for_it() -> N
     assert cluster.info().state is FeedState.NORMAL
 
 
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_the_checkpoint_waits_for_a_table_that_is_created_under_the_number_of_a_held_one(is_followed: bool) -> None:
+    """MySQL's tables have the number of their first name. Rows behind the new one's beginning would be left out."""
+    cluster = running("a")
+    if is_followed:
+        cluster.change_schema(record(300, alter(T1)))
+        cluster.step(6)
+        cluster.ask(applied(300, "no such type", retryable=False))
+    else:
+        cluster.change_schema(hold(300))
+    until(cluster, HoldStage.HELD)
+    cluster.step(6)
+    assert cluster.checkpoint_ts() == 400
+    cluster.put(keys.DdlKey(CLUSTER, NAMESPACE, FEED, Ts(500)), record(500, drop(T1)))
+    cluster.change_schema(record(550, create(T1.with_(start_ts=Ts(549)))))
+    cluster.step(8)
+    assert asked(cluster)[-1] == 500
+    assert cluster.checkpoint_ts() == 549
+    cluster.ask(applied(500))
+    cluster.step(8)
+    assert cluster.checkpoint_ts() == 549
+    cluster.ask(applied(550))
+    cluster.step(8)
+    assert held(cluster) == {}
+    assert cluster.checkpoint_ts() == 650
+
+
 def test_a_table_whose_log_is_gone_has_lost_its_position_and_is_not_tried_again() -> None:
     cluster = broken()
     head = LogHead(resolved_ts=Ts(900), removed_ts=Ts(300), resolved_time=cluster.now)
