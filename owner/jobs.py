@@ -4,10 +4,13 @@ An answer's ``error`` is empty on success, and otherwise one line; ``value`` is 
 (``UnknownChangefeed``, ``JobRefused``, ...), else what the job's docstring says.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedConfig, CopyLimit, Mode, SealedUri
+from reactor.records.changefeed import ChangefeedConfig, CopyLimit, Mode, SealedUri, UnitRecord
+from reactor.records.tables.schema_change import DdlRecord, pending_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,21 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The records that a request to update was made of: the configuration, the tables by id, and those that join."""
+    """The records that a request to update was made of: the configuration, the tables, and those that join. ``tables``:
+    by id, each with its newest name, which is empty if it is dropped: a request names tables that leave by their ids,
+    and those that join by their names."""
 
     config: ChangefeedConfig
-    tables: frozenset[int]
+    tables: frozenset[tuple[int, str]]
     joining: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, config: ChangefeedConfig, unit: UnitRecord | None, pending: Iterable[DdlRecord]) -> Self:
+        """``pending``: the schema changes that the sink does not have."""
+        newest = pending_tables({record.ts: record for record in pending})
+        tables = ((one.table_id, newest.get(one.table_id, one)) for one in (unit.tables if unit else ()))
+        names = frozenset((id, f"{table.schema_name}.{table.name}" if table else "") for id, table in tables)
+        return cls(config, names, unit.joining if unit else ())
 
 
 @dataclass(frozen=True, slots=True)

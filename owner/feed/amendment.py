@@ -190,8 +190,7 @@ def _is_of_filter(info: ChangefeedInfo, change: Update) -> bool:
 
 def _refuse_stale(facts: Facts, change: Update) -> None:
     """:raises StaleRequestError: the records are not those that it was made of."""
-    joining = facts.record.joining if facts.record else ()
-    if change.basis not in (None, Basis(facts.info.config, facts.table_ids, joining)):
+    if change.basis not in (None, Basis.of(facts.info.config, facts.record, facts.pending_ddl)):
         raise StaleRequestError(f"changefeed {facts.info.id} has changed meanwhile; ask again")
 
 

@@ -61,15 +61,15 @@ def _bounded(facts: "Facts", change: Update, found: Sequence[patches.Patch]) -> 
 
 
 def _left_out_before(facts: "Facts", names: set[tuple[str, str]]) -> set[int]:
-    """Return tables that the source could not follow from the beginning: they begin again with their copies."""
-    holds = (change for record in facts.ddl.values() for change in record.holds if change.table is not None)
-    return {
-        change.table_id
-        for change in holds
-        if change.table is not None
-        and change.table_id not in facts.table_ids
-        and (change.table.schema_name, change.table.name) in names
+    """Return tables that the source could not follow from the beginning: they begin again with their copies. Each has
+    the name that it got last: another table may have its earlier ones, and be the one that is to join."""
+    last = {
+        change.table_id: change.table
+        for _, record in sorted(facts.ddl.items())
+        for change in record.holds
+        if change.table is not None and change.table_id not in facts.table_ids
     }
+    return {id for id, table in last.items() if (table.schema_name, table.name) in names}
 
 
 def _with_moves(unit: UnitRecord | None, change: Update, left: Sequence[LeftTable]) -> UnitRecord:

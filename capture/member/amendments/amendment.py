@@ -73,7 +73,7 @@ async def update(
         check_sink_terms(asked.sink_uri or info.sink.masked, info.sink_mode, asked.config)
     if info.state in STANDING:
         await _check(data_plane, info, source, sink, operations)
-    unit = operations.unit_of(info.id)
+    unit, pending = operations.unit_of(info.id), operations.pending_of(info.id)
     after = info.with_(source=source or info.source)
     joining, leaving = await _moves(operations, data_plane, after, unit, asked, table)
     target_ts = None if asked.target_ts is None else Ts(asked.target_ts)
@@ -95,7 +95,7 @@ async def update(
             leaving=leaving,
             copied=copied,
             needs=() if asked.sink_uri is None else tuple(formats_of(asked.sink_uri).items()),
-            basis=None if joining is None and not copied else _basis(info, unit),
+            basis=None if joining is None and not copied else jobs.Basis.of(info.config, unit, pending),
         )
     )
     return views.UpdateView(
@@ -123,8 +123,9 @@ async def rejoin(
     :raises WeirError: the source cannot be asked.
     """
     unit, rules = operations.unit_of(info.id), TableFilter(info.config.filter.rules)
-    names = {one.table_id: one.renamed_to or one.table for one in held}
-    report = await data_plane.discover(_only(info, [_whole(name) for name in names.values()]))
+    basis = jobs.Basis.of(info.config, unit, operations.pending_of(info.id))
+    names = {one.table_id: one.renamed_to or one.table for one in held} | dict(basis.tables)
+    report = await data_plane.discover(_only(info, [_whole(names[one.table_id]) for one in held]))
     there = {".".join(_name(one)): one for one in report.tables if rules.wants(*_name(one))}
     is_running = unit is not None and unit.unit is Unit.SYNC
     problems: dict[int, WeirError] = {}
@@ -161,7 +162,7 @@ async def rejoin(
             joining=joining,
             leaving=leaving,
             copy_limits=limits,
-            basis=_basis(info, unit),
+            basis=basis,
         )
     )
     return problems
@@ -207,11 +208,6 @@ async def on_fresh_records(attempt: Callable[[], Awaitable[T]]) -> T:
         except StaleRequestError:
             continue
     return await attempt()
-
-
-def _basis(info: ChangefeedInfo, unit: UnitRecord | None) -> jobs.Basis:
-    tables = frozenset(table.table_id for table in unit.tables) if unit else frozenset[int]()
-    return jobs.Basis(info.config, tables, unit.joining if unit else ())
 
 
 def _refuse_keyless(tables: Iterable[TableRecord], info: ChangefeedInfo) -> None:

@@ -4,14 +4,14 @@ is maintained, joins or leaves, while all others flow.
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent.filter.tables import TableFilter, rule_of
 from capture.api import port as views
-from capture.errors import JobRefusedError
+from capture.errors import JobRefusedError, StaleRequestError
 from capture.member.amendments import amendment, reading_back
 from capture.member.copies import CopyPlace, CopyProgress, with_copies
 from capture.member.preflight import refuse_resync
@@ -95,14 +95,14 @@ class Amendments(ABC):
         """Have tables copied that are held: together those that the source's stream could not follow. A hold may have
         ended by now, and another table may have the name. Return what prevents it, by the table's number.
 
-        :raises WeirError: source, sink or owner take none of them.
+        :raises WeirError: source or sink take none of them.
         """
         view = await self.query(changefeed_id, tables=False)
         refuse_resync(view.sink)
         numbers, problems = {one.table_id for one in tables}, dict[int, WeirError]()
         lost = [one for one in view.held if one.table_id in numbers and _leaves(one)]
         if lost:
-            problems |= await self.rejoin(changefeed_id, lost)
+            problems |= await self._rejoin_in_parts(changefeed_id, sharing_names(lost))
         rejoined = {one.table_id for one in lost}
         for one in tables:
             if one.table_id not in rejoined and one.origin is not HoldOrigin.SOURCE:
@@ -180,6 +180,19 @@ class Amendments(ABC):
 
         return await amendment.on_fresh_records(attempt)
 
+    async def _rejoin_in_parts(self, changefeed_id: str, groups: Sequence[Sequence[HeldView]]) -> dict[int, WeirError]:
+        """Have tables leave and join again at once, or in halves where the owner refuses them all: they may be too many
+        for one transaction, or one of them has to wait."""
+        held = [one for group in groups for one in group]
+        try:
+            return await self.rejoin(changefeed_id, held)
+        except JobRefusedError as error:
+            if len(groups) == 1 or isinstance(error, StaleRequestError):
+                return dict.fromkeys((one.table_id for one in held), error)
+        middle = len(groups) // 2
+        first = await self._rejoin_in_parts(changefeed_id, groups[:middle])
+        return first | await self._rejoin_in_parts(changefeed_id, groups[middle:])
+
     async def maintain_table(self, changefeed_id: str, table: str) -> MaintainedView:
         """:raises JobRefusedError: it is not replicated, or its sink has no maintenance."""
         record = await self._at_sink(changefeed_id, table)
@@ -247,6 +260,21 @@ def _to_rejoin(view: ChangefeedView, table: str) -> list[HeldView]:
     while found and (other := by_name.get(found[-1].renamed_to)) is not None and other not in found:
         found.append(other)
     return found
+
+
+def sharing_names(held: Iterable[HeldView]) -> "list[list[HeldView]]":
+    """Return the tables in groups between which no name goes from one table to another."""
+    groups: dict[int, list[HeldView]] = {}
+    group_of: dict[str, int] = {}
+    for number, one in enumerate(held):
+        names = {one.table, one.renamed_to or one.table}
+        met = sorted({group_of[name] for name in names if name in group_of})
+        into = met[0] if met else number
+        groups.setdefault(into, []).append(one)
+        for other in met[1:]:
+            groups[into] += groups.pop(other)
+        group_of |= {name: into for name, group in group_of.items() if group in met} | dict.fromkeys(names, into)
+    return list(groups.values())
 
 
 def _with_rule(config: ChangefeedConfig, table: str, *, adds: bool) -> views.ChangefeedUpdate:

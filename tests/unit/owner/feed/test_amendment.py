@@ -289,7 +289,8 @@ def test_tables_leave_a_running_changefeed_and_nothing_of_them_stays() -> None:
 
 def test_a_request_that_was_made_of_other_records_is_stale_and_changes_nothing() -> None:
     cluster = running("a", "b")
-    config, known = cluster.info().config, frozenset(table.table_id for table in TABLES)
+    config = cluster.info().config
+    known = frozenset((table.table_id, f"{table.schema_name}.{table.name}") for table in TABLES)
     cluster.ask(replace(moving(("public", "u")), basis=jobs.Basis(config, known, ())))
     assert cluster.answers["move"].error == ""
     stale = jobs.Basis(config, known, ()), jobs.Basis(config, frozenset(), (("public", "u"),))
@@ -301,6 +302,19 @@ def test_a_request_that_was_made_of_other_records_is_stale_and_changes_nothing()
     cluster.ask(replace(moving(("public", "u"), ("public", "v")), job_id="fresh", basis=fresh))
     assert cluster.answers["fresh"].error == ""
     assert cluster.view().joining == ("public.u", "public.v")
+
+
+def test_a_request_is_stale_when_a_table_has_got_another_name_meanwhile() -> None:
+    """It would leave, and the one that has its name now would join in its place."""
+    cluster = running("a", "b")
+    unit, again = cluster.state.changefeeds[FEED].units["main"], (TABLES[0].schema_name, TABLES[0].name)
+    basis = jobs.Basis.of(cluster.info().config, unit, ())
+    cluster.change_schema(record(300, alter(TABLES[0], name="renamed")))
+    cluster.ask(replace(moving(again, leaving=(1,)), basis=basis))
+    assert cluster.answers["move"].value == "StaleRequest"
+    fresh = jobs.Basis.of(cluster.info().config, unit, cluster.state.changefeeds[FEED].ddl.values())
+    cluster.ask(replace(moving(("public", "renamed"), leaving=(1,)), job_id="fresh", basis=fresh))
+    assert cluster.answers["fresh"].error == ""
 
 
 def test_tables_that_join_wait_for_the_source_and_are_copied() -> None:
@@ -343,6 +357,24 @@ def test_a_table_that_could_not_be_followed_begins_again_when_it_joins() -> None
     cluster.step(8)
     assert cluster.state.changefeeds[FEED].held.keys() == {3}
     cluster.ask(moving((NEW.schema_name, NEW.name)))
+    cluster.step(8)
+    feed = cluster.state.changefeeds[FEED]
+    assert (feed.held, feed.ddl) == ({}, {})
+
+
+def test_a_table_that_could_not_be_followed_stays_held_when_another_one_of_its_first_name_joins() -> None:
+    cluster = running("a")
+    for ts, name in ((300, NEW.name), (310, "renamed")):
+        change = TableChange(
+            kind=SchemaChangeKind.HOLD, table_id=3, table=NEW.with_(name=name), reason="it was there before"
+        )
+        cluster.change_schema(DdlRecord(ts=Ts(ts), changes=(change,)))
+    cluster.step(8)
+    cluster.ask(moving((NEW.schema_name, NEW.name)))
+    cluster.step(8)
+    feed = cluster.state.changefeeds[FEED]
+    assert (list(feed.held), sorted(feed.ddl)) == ([3], [300, 310])
+    cluster.ask(replace(moving((NEW.schema_name, NEW.name), (NEW.schema_name, "renamed")), job_id="both"))
     cluster.step(8)
     feed = cluster.state.changefeeds[FEED]
     assert (feed.held, feed.ddl) == ({}, {})

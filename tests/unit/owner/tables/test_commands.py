@@ -113,7 +113,7 @@ class Bed:
         there = {(one.schema_name, one.name) for one in unit.tables}
         config = info.config.with_(filter=FilterConfig(rules=rules))
         leaving = tuple(one.table_id for one in unit.tables if (one.schema_name, one.name) not in wanted)
-        basis = jobs.Basis(info.config, frozenset(one.table_id for one in unit.tables), unit.joining)
+        basis = jobs.Basis.of(info.config, unit, self.feed.ddl.values())
         joining = tuple(one for one in wanted if one not in there)
         return jobs.Update(name, FEED, config=config, joining=joining, leaving=leaving, basis=basis)
 

@@ -1,6 +1,7 @@
 """Checks at source and sink before a changefeed is changed or rewound; the test is the owner."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 from unittest.mock import ANY
 
@@ -22,7 +23,7 @@ from agent.filter.tables import TableFilter
 from agent.ports.source import Identity, SourceReport
 from capture.api.port import ChangefeedUpdate, FieldChange
 from capture.errors import ConfigError, JobRefusedError, StaleRequestError
-from capture.member.amendments import amendment
+from capture.member.amendments import amendment, amendments
 from capture.member.amendments.amendments import Amendments
 from capture.member.cluster_service import ClusterService
 from capture.member.copies import CopyPlace, CopyProgress
@@ -61,6 +62,18 @@ TABLES = tuple(TableRecord(table_id=n, schema_name="public", name=f"t{n}") for n
 KEYLESS = TableRecord(table_id=4, schema_name="public", name="log.s")
 SYNC = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=TABLES)
 LOAD = UnitRecord(unit=Unit.LOAD, stage=UnitStage.RUNNING, tables=TABLES)
+
+
+def renames(held: Iterable[HeldView]) -> tuple[DdlRecord, ...]:
+    """Return the schema changes that have given held tables their names at the source."""
+    renamed = {one.table_id: one.renamed_to.split(".") for one in held if one.renamed_to}
+    changes = tuple(
+        TableChange(
+            kind=SchemaChangeKind.RENAME, table_id=id, table=TableRecord(table_id=id, schema_name=schema, name=name)
+        )
+        for id, (schema, name) in renamed.items()
+    )
+    return (DdlRecord(ts=Ts(900), changes=changes),) if changes else ()
 
 
 class PlayedService:
@@ -267,8 +280,10 @@ async def rejoined(
     rows_per_second: int | None = None,
     sink_mode: SinkMode = SinkMode.UPSERT,
     is_forced: bool = False,
+    pending: tuple[DdlRecord, ...] | None = None,
 ) -> jobs.Update:
     service, before = PlayedService(unit), feed(data_plane, FeedState.WARNING)
+    service.pending = renames([held]) if pending is None else pending
     before = before.with_(sink_mode=sink_mode, config=ChangefeedConfig(force_replicate=is_forced))
     operations, plane = cast("ClusterService", service), cast("DataPlane", data_plane)
     for problem in (
@@ -296,6 +311,9 @@ async def test_a_table_that_the_stream_could_not_follow_leaves_and_joins_at_once
     assert unlimited.copy_limits == (("public", "t4", 700),), "asked for again, now as fast as it goes"
     renamed = held.model_copy(update={"renamed_to": "aside.t3"})
     assert (await rejoined(data_plane, renamed)).joining == (("aside", "t3"),)
+    assert (await rejoined(data_plane, held, pending=renames([renamed]))).joining == (("aside", "t3"),), (
+        "the view is older"
+    )
     newcomer = HeldView(table="aside.t3", table_id=3, stage="held", origin="source")
     assert (await rejoined(data_plane, newcomer)).leaving == (), "it was never one of the tables"
 
@@ -421,11 +439,13 @@ class Records:
     def __init__(self, data_plane: PlayedDataPlane, joining: tuple[tuple[str, str], ...] = ()) -> None:
         self.unit = SYNC.with_(joining=joining)
         self.info = feed(data_plane, FeedState.WARNING)
+        self.pending: Callable[[], tuple[DdlRecord, ...]] = tuple
 
     async def ask(self, job: jobs.Update) -> object:
         await anyio.lowlevel.checkpoint()
         try:
-            after = updated(Facts(self.info, ChangefeedStatus(), self.unit, None), job)
+            ddl: dict[int, DdlRecord] = {record.ts: record for record in self.pending()}
+            after = updated(Facts(self.info, ChangefeedStatus(), self.unit, None, ddl=ddl), job)
         except owner.errors.StaleRequestError as error:
             raise StaleRequestError(str(error)) from None
         kept = tuple(table for table in self.unit.tables if table.table_id not in job.leaving)
@@ -440,11 +460,16 @@ class Operations(Amendments):
         self._records, self._data_plane = records, data_plane
         self.asked: list[jobs.Job] = []
         self.held: tuple[HeldView, ...] = ()
+        #: tables that the owner refuses, and how many may leave at once
+        self.refused, self.leaving_max = frozenset[int](), 100
+        records.pending = lambda: renames(self.held)
 
     async def ask(self, job: jobs.Job) -> object:
         if isinstance(job, jobs.Tables):
             known = (await self.query(job.changefeed)).tables
             return tuple(table for table in known if job.name in ("", table.table))
+        if isinstance(job, jobs.Update) and (self.refused & {*job.leaving} or len(job.leaving) > self.leaving_max):
+            raise JobRefusedError("not these")
         self.asked.append(job)
         if isinstance(job, jobs.PauseTable | jobs.ResumeTable | jobs.SkipTable):
             return Ts(7)
@@ -476,7 +501,7 @@ class Operations(Amendments):
         return {}
 
     def pending_of(self, changefeed_id: str) -> tuple[DdlRecord, ...]:
-        return ()
+        return renames(self.held)
 
     def head_of(self, changefeed_id: str) -> LogHead:
         return LogHead()
@@ -511,6 +536,50 @@ async def test_a_held_table_is_copied_and_no_other_that_has_its_name() -> None:
     [job] = operations.asked
     assert isinstance(job, jobs.Update)
     assert job.joining == (("aside", "t3"),)
+
+
+async def test_held_tables_join_in_parts_where_the_owner_refuses_them_all() -> None:
+    """They are too many for one transaction, or one of them has to wait. Tables that exchanged names stay together."""
+    data_plane = PlayedDataPlane()
+    names = [f"public.u{number}" for number in range(12)]
+    records = Records(data_plane)
+    records.unit = records.unit.with_(
+        tables=tuple(
+            TableRecord(table_id=number, schema_name="public", name=name.partition(".")[2], key=("id",))
+            for number, name in enumerate(names, 1)
+        )
+    )
+    data_plane.there = records.unit.tables
+    operations = Operations(records, data_plane)
+    operations.refused, operations.leaving_max = frozenset({5}), 3
+    renamed = {1: names[1], 2: names[0]}
+    operations.held = tuple(
+        HeldView(table=name, renamed_to=renamed.get(number, ""), table_id=number, stage="held", origin="source")
+        for number, name in enumerate(names, 1)
+    )
+    error = RunningError(code="NotFollowed", message="late", time=0.0, retryable=False, scope=Scope.TABLE)
+    held = [
+        HeldTable(table_id=number, name=name, error=error, origin=HoldOrigin.SOURCE)
+        for number, name in enumerate(names, 1)
+    ]
+    problems = await operations.take_in("feed", held)
+    assert problems.keys() == {5}
+    done = [set(job.leaving) for job in operations.asked if isinstance(job, jobs.Update)]
+    assert set().union(*done) == {*range(1, 13)} - {5}
+    assert any({1, 2} <= part for part in done)
+    assert all(len(part) <= 3 for part in done)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))
+def test_groups_of_held_tables_share_no_name(pairs: list[tuple[int, int]]) -> None:
+    held = [
+        HeldView(table=f"t{one}", renamed_to=f"t{other}", table_id=number, stage="held", origin="source")
+        for number, (one, other) in enumerate(pairs)
+    ]
+    groups = amendments.sharing_names(held)
+    assert sorted(one.table_id for group in groups for one in group) == list(range(len(pairs)))
+    touched = [{name for one in group for name in (one.table, one.renamed_to)} for group in groups]
+    assert all(not one & other for one, other in itertools.combinations(touched, 2))
 
 
 @pytest.mark.parametrize("asked", ["public.t1", "public.t2", "public.t3"])
