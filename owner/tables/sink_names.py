@@ -4,8 +4,8 @@ A held table that was renamed at its source stays where it is. A table that has 
 a location of its own, and stays there while it keeps the name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from reactor.records.tables import locations
 from reactor.records.tables.schema_change import DdlRecord, TableChange
@@ -13,6 +13,9 @@ from reactor.records.tables.table import TableRecord
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts
+
+T = TypeVar("T")
+N = TypeVar("N", bound=Hashable)
 
 _Name = tuple[str, str]
 
@@ -44,22 +47,29 @@ class SinkNames:
 
 def independent(changes: Sequence[TableChange], facts: "Facts") -> list[tuple[TableChange, ...]]:
     """Return ``changes`` in groups between which no name goes from one table to another, in order."""
-    groups: dict[int, list[TableChange]] = {}
-    group_of: dict[_Name, int] = {}
-    names_of_group: dict[int, set[_Name]] = {}
-    for index, change in enumerate(changes):
+
+    def names(change: TableChange) -> set[_Name]:
         tables = (facts.by_id.get(change.table_id), change.table)
-        names = {_name(table) for table in tables if table is not None}
+        return {_name(table) for table in tables if table is not None}
+
+    return [tuple(group) for group in sharing(changes, names)]
+
+
+def sharing(items: Iterable[T], names_of: Callable[[T], set[N]]) -> list[list[T]]:
+    """Return ``items`` in groups between which no name is shared, in order."""
+    groups: dict[int, list[T]] = {}
+    group_of: dict[N, int] = {}
+    for number, item in enumerate(items):
+        names = names_of(item)
         met = sorted({group_of[name] for name in names if name in group_of})
-        into = met[0] if met else index
-        members, known = groups.setdefault(into, []), names_of_group.setdefault(into, set())
-        for other in met[1:]:
-            members += groups.pop(other)
-            names |= names_of_group.pop(other)
-        members.append(change)
-        known |= names
+        into = met[0] if met else number
+        groups.setdefault(into, []).append(item)
+        if len(met) > 1:
+            for other in met[1:]:
+                groups[into] += groups.pop(other)
+            names |= {name for name, group in group_of.items() if group in met}
         group_of.update(dict.fromkeys(names, into))
-    return [tuple(groups[index]) for index in sorted(groups)]
+    return [groups[number] for number in sorted(groups)]
 
 
 def located(part: DdlRecord, facts: "Facts") -> DdlRecord | None:

@@ -4,7 +4,7 @@ is maintained, joins or leaves, while all others flow.
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from capture.member.amendments import amendment, reading_back
 from capture.member.copies import CopyPlace, CopyProgress, with_copies
 from capture.member.preflight import refuse_resync
 from owner import jobs
+from owner.tables.sink_names import sharing
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, UnitRecord
@@ -102,7 +103,7 @@ class Amendments(ABC):
         numbers, problems = {one.table_id for one in tables}, dict[int, WeirError]()
         lost = [one for one in view.held if one.table_id in numbers and _leaves(one)]
         if lost:
-            problems |= await self._rejoin_in_parts(changefeed_id, sharing_names(lost))
+            problems |= await self._rejoin_in_parts(changefeed_id, sharing(lost, _names))
         rejoined = {one.table_id for one in lost}
         for one in tables:
             if one.table_id not in rejoined and one.origin is not HoldOrigin.SOURCE:
@@ -262,19 +263,8 @@ def _to_rejoin(view: ChangefeedView, table: str) -> list[HeldView]:
     return found
 
 
-def sharing_names(held: Iterable[HeldView]) -> "list[list[HeldView]]":
-    """Return the tables in groups between which no name goes from one table to another."""
-    groups: dict[int, list[HeldView]] = {}
-    group_of: dict[str, int] = {}
-    for number, one in enumerate(held):
-        names = {one.table, one.renamed_to or one.table}
-        met = sorted({group_of[name] for name in names if name in group_of})
-        into = met[0] if met else number
-        groups.setdefault(into, []).append(one)
-        for other in met[1:]:
-            groups[into] += groups.pop(other)
-        group_of |= {name: into for name, group in group_of.items() if group in met} | dict.fromkeys(names, into)
-    return list(groups.values())
+def _names(held: HeldView) -> set[str]:
+    return {held.table, held.renamed_to or held.table}
 
 
 def _with_rule(config: ChangefeedConfig, table: str, *, adds: bool) -> views.ChangefeedUpdate:

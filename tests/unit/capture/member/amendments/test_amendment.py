@@ -1,6 +1,5 @@
 """Checks at source and sink before a changefeed is changed or rewound; the test is the owner."""
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 from unittest.mock import ANY
@@ -23,7 +22,7 @@ from agent.filter.tables import TableFilter
 from agent.ports.source import Identity, SourceReport
 from capture.api.port import ChangefeedUpdate, FieldChange
 from capture.errors import ConfigError, JobRefusedError, StaleRequestError
-from capture.member.amendments import amendment, amendments
+from capture.member.amendments import amendment
 from capture.member.amendments.amendments import Amendments
 from capture.member.cluster_service import ClusterService
 from capture.member.copies import CopyPlace, CopyProgress
@@ -568,18 +567,6 @@ async def test_held_tables_join_in_parts_where_the_owner_refuses_them_all() -> N
     assert set().union(*done) == {*range(1, 13)} - {5}
     assert any({1, 2} <= part for part in done)
     assert all(len(part) <= 3 for part in done)
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))
-def test_groups_of_held_tables_share_no_name(pairs: list[tuple[int, int]]) -> None:
-    held = [
-        HeldView(table=f"t{one}", renamed_to=f"t{other}", table_id=number, stage="held", origin="source")
-        for number, (one, other) in enumerate(pairs)
-    ]
-    groups = amendments.sharing_names(held)
-    assert sorted(one.table_id for group in groups for one in group) == list(range(len(pairs)))
-    touched = [{name for one in group for name in (one.table, one.renamed_to)} for group in groups]
-    assert all(not one & other for one, other in itertools.combinations(touched, 2))
 
 
 @pytest.mark.parametrize("asked", ["public.t1", "public.t2", "public.t3"])
