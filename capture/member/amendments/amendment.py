@@ -125,29 +125,27 @@ async def rejoin(
     unit, rules = operations.unit_of(info.id), TableFilter(info.config.filter.rules)
     basis = jobs.Basis.of(info.config, unit, operations.pending_of(info.id))
     names = {one.table_id: one.renamed_to or one.table for one in held} | dict(basis.tables)
-    report = await data_plane.discover(_only(info, [_whole(names[one.table_id]) for one in held]))
+    problems: dict[int, WeirError] = {one.table_id: _absent(info, one, one.table) for one in held}
+    wanted = [one for one in held if names[one.table_id]]  # a dropped one has no name
+    if unit is None or unit.unit is not Unit.SYNC or not wanted:
+        return problems
+    report = await data_plane.discover(_only(info, [_whole(names[one.table_id]) for one in wanted]))
     there = {".".join(_name(one)): one for one in report.tables if rules.wants(*_name(one))}
-    is_running = unit is not None and unit.unit is Unit.SYNC
-    problems: dict[int, WeirError] = {}
     fit: dict[int, TableRecord] = {}
-    for one in held:
-        table = there.get(names[one.table_id])
+    for one in wanted:
+        name = names[one.table_id]
         try:
-            if table is None or not is_running:
-                raise JobRefusedError(
-                    f"there is no table {names[one.table_id]} at the source of changefeed {info.id} that could be "
-                    "copied again; if it was renamed out of the filter, `weir table add` takes it in, and "
-                    f"`weir table remove` leaves {one.table} out"
-                )
+            if (table := there.get(name)) is None:
+                raise _absent(info, one, name)
             report.refuse_unfit([table])
             _refuse_keyless([table], info)
             fit[one.table_id] = table
+            del problems[one.table_id]
         except WeirError as error:
             problems[one.table_id] = error
     problems |= await _publish(data_plane, info, fit)
     if not (fit := {id: table for id, table in fit.items() if id not in problems}):
         return problems
-    assert unit is not None
     leaving = tuple(one.table_id for one in unit.tables if one.table_id in fit)
     again = [_name(one) for one in fit.values()]
     joining = tuple(dict.fromkeys((*unit.joining, *again)))
@@ -166,6 +164,13 @@ async def rejoin(
         )
     )
     return problems
+
+
+def _absent(info: ChangefeedInfo, held: HeldView, name: str) -> JobRefusedError:
+    return JobRefusedError(
+        f"there is no table {name} at the source of changefeed {info.id} that could be copied again; if it was renamed "
+        f"out of the filter, `weir table add` takes it in, and `weir table remove` leaves {held.table} out"
+    )
 
 
 async def _publish(

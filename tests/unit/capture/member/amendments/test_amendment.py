@@ -313,6 +313,9 @@ async def test_a_table_that_the_stream_could_not_follow_leaves_and_joins_at_once
     assert (await rejoined(data_plane, held, pending=renames([renamed]))).joining == (("aside", "t3"),), (
         "the view is older"
     )
+    dropped = TableChange(kind=SchemaChangeKind.DROP, table_id=1)
+    with pytest.raises(JobRefusedError, match=r"there is no table public\.t1 at the source"):
+        await rejoined(data_plane, held, pending=(DdlRecord(ts=Ts(900), changes=(dropped,)),))
     newcomer = HeldView(table="aside.t3", table_id=3, stage="held", origin="source")
     assert (await rejoined(data_plane, newcomer)).leaving == (), "it was never one of the tables"
 
