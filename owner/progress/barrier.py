@@ -81,26 +81,22 @@ def limits(
     return Limits(barrier, min_table_ts, _reason(everything, changes, repartitions, min_table_ts, names))
 
 
-def _first_by_table(ddl: Iterable[DdlRecord], held: Collection[int]) -> dict[int, Ts]:
-    """Includes tables about to be created: the changefeed's checkpoint waits for them."""
+def _first_by_table(ddl: Collection[DdlRecord], held: Collection[int]) -> dict[int, Ts]:
+    """Includes tables about to be created: the changefeed's checkpoint waits for them. Of a held table, only a creation
+    that follows other pending changes counts: it makes another table with the same number."""
     tables: dict[int, Ts] = {}
-    of_held: list[tuple[Ts, int, DdlRecord]] = []
+    of_held: dict[int, Ts] = {}
     for record in ddl:
         for table in record.pending_ids:
-            if table in held:
-                of_held.append((record.ts, table, record))
-            else:
-                tables[table] = min(record.barrier_ts, tables.get(table, record.barrier_ts))
-    known = set[int]()
-    for _, table, record in sorted(of_held, key=lambda item: item[:2]):
-        if table in known and _creates(record, table):
-            tables.setdefault(table, record.barrier_ts)
-        known.add(table)
+            first = of_held if table in held else tables
+            first[table] = min(record.barrier_ts, first.get(table, record.barrier_ts))
+    for record in ddl if of_held else ():
+        for change in record.changes:
+            table, ts = change.table_id, record.barrier_ts
+            is_created = change.kind is SchemaChangeKind.CREATE and table in record.pending_ids
+            if is_created and ts > of_held.get(table, MAX_TS):
+                tables[table] = min(ts, tables.get(table, ts))
     return tables
-
-
-def _creates(record: DdlRecord, table: int) -> bool:
-    return any(change.table_id == table and change.kind is SchemaChangeKind.CREATE for change in record.changes)
 
 
 def _reason(

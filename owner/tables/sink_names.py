@@ -52,22 +52,24 @@ def independent(changes: Sequence[TableChange], facts: "Facts") -> list[tuple[Ta
         tables = (facts.by_id.get(change.table_id), change.table)
         return {_name(table) for table in tables if table is not None}
 
-    return [tuple(group) for group in sharing(changes, names)]
+    return [tuple(group) for group in grouped_by_names(changes, names)]
 
 
-def sharing(items: Iterable[T], names_of: Callable[[T], set[N]]) -> list[list[T]]:
+def grouped_by_names(items: Iterable[T], names_of: Callable[[T], set[N]]) -> list[list[T]]:
     """Return ``items`` in groups between which no name is shared, in order."""
     groups: dict[int, list[T]] = {}
     group_of: dict[N, int] = {}
+    names_of_group: dict[int, set[N]] = {}
     for number, item in enumerate(items):
         names = names_of(item)
         met = sorted({group_of[name] for name in names if name in group_of})
         into = met[0] if met else number
-        groups.setdefault(into, []).append(item)
-        if len(met) > 1:
-            for other in met[1:]:
-                groups[into] += groups.pop(other)
-            names |= {name for name, group in group_of.items() if group in met}
+        members, known = groups.setdefault(into, []), names_of_group.setdefault(into, set())
+        for other in met[1:]:
+            members += groups.pop(other)
+            names = names | names_of_group.pop(other)
+        members.append(item)
+        known |= names
         group_of.update(dict.fromkeys(names, into))
     return [groups[number] for number in sorted(groups)]
 

@@ -1,8 +1,8 @@
 """Spark readers of a soak: the Spark source, driven as Spark's engine drives it, with ends at any step.
 
-The engine (``MicroBatchExecution``) stores the end of a batch before it plans the batch, and that the batch is done
-behind its output. A query that starts again repeats the batch of which only the end is stored; of the first batch it
-asks the source again where that begins. Outputs replace each other by the batch's number.
+The engine (``MicroBatchExecution``) stores a batch's end offset before it plans the batch, and marks the batch as done
+after it has written the output. A restarted query repeats a batch that is not done. If that is the first batch, the
+engine asks the source for its begin again. The output of a repeated batch replaces the earlier one.
 """
 
 import random

@@ -75,7 +75,7 @@ async def update(
         await _check(data_plane, info, source, sink, operations)
     unit, pending = operations.unit_of(info.id), operations.pending_of(info.id)
     after = info.with_(source=source or info.source)
-    joining, leaving = await _moves(operations, data_plane, after, unit, asked, table)
+    joining, leaving = await _moves(operations, data_plane, after, unit, pending, asked, table)
     target_ts = None if asked.target_ts is None else Ts(asked.target_ts)
     outdated = _outdated(info, unit, asked, leaving)
     copied = tuple(one.table_id for one in outdated) if asked.resync else ()
@@ -125,10 +125,12 @@ async def rejoin(
     unit, rules = operations.unit_of(info.id), TableFilter(info.config.filter.rules)
     basis = jobs.Basis.of(info.config, unit, operations.pending_of(info.id))
     names = {one.table_id: one.renamed_to or one.table for one in held} | dict(basis.tables)
-    problems: dict[int, WeirError] = {one.table_id: _absent(info, one, one.table) for one in held}
     wanted = [one for one in held if names[one.table_id]]  # a dropped one has no name
     if unit is None or unit.unit is not Unit.SYNC or not wanted:
-        return problems
+        return {one.table_id: _absent(info, one, one.table) for one in held}
+    problems: dict[int, WeirError] = {
+        one.table_id: _absent(info, one, one.table) for one in held if not names[one.table_id]
+    }
     report = await data_plane.discover(_only(info, [_whole(names[one.table_id]) for one in wanted]))
     there = {".".join(_name(one)): one for one in report.tables if rules.wants(*_name(one))}
     fit: dict[int, TableRecord] = {}
@@ -140,7 +142,6 @@ async def rejoin(
             report.refuse_unfit([table])
             _refuse_keyless([table], info)
             fit[one.table_id] = table
-            del problems[one.table_id]
         except WeirError as error:
             problems[one.table_id] = error
     problems |= await _publish(data_plane, info, fit)
@@ -232,6 +233,7 @@ async def _moves(
     data_plane: "DataPlane",
     info: ChangefeedInfo,
     unit: UnitRecord | None,
+    pending: Iterable[DdlRecord],
     asked: views.ChangefeedUpdate,
     table: str,
 ) -> tuple[tuple[tuple[str, str], ...] | None, tuple[int, ...]]:
@@ -245,7 +247,7 @@ async def _moves(
     if unit is None or unit.unit is not Unit.SYNC:
         return None, ()
     rules = TableFilter(asked.config.filter.rules)
-    tables = _after_pending(unit, operations.pending_of(info.id))
+    tables = _after_pending(unit, pending)
     leaving = tuple(id for id, one in tables.items() if not rules.wants(*_name(one)))
     if len(leaving) == len(tables):
         raise JobRefusedError(f"these rules leave changefeed {info.id} none of its tables; let one stay, or remove it")

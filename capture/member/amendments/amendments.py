@@ -16,7 +16,7 @@ from capture.member.amendments import amendment, reading_back
 from capture.member.copies import CopyPlace, CopyProgress, with_copies
 from capture.member.preflight import refuse_resync
 from owner import jobs
-from owner.tables.sink_names import sharing
+from owner.tables.sink_names import grouped_by_names
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, UnitRecord
@@ -103,7 +103,7 @@ class Amendments(ABC):
         numbers, problems = {one.table_id for one in tables}, dict[int, WeirError]()
         lost = [one for one in view.held if one.table_id in numbers and _leaves(one)]
         if lost:
-            problems |= await self._rejoin_in_parts(changefeed_id, sharing(lost, _names))
+            problems |= await self._rejoin_in_parts(changefeed_id, grouped_by_names(lost, _names))
         rejoined = {one.table_id for one in lost}
         for one in tables:
             if one.table_id not in rejoined and one.origin is not HoldOrigin.SOURCE:
