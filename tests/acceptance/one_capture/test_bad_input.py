@@ -183,7 +183,8 @@ def test_ctrl_c_during_create_leaves_nothing(bed: Bed) -> None:
     sink = f"delta+file://{bed.lake('left')}"
     options = ["-c", "feed", "--source-uri", bed.postgres.uri("keyed"), "--sink-uri", sink]
     with psycopg.connect(bed.postgres.dsn("keyed")) as lock:
-        lock.execute("LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE")
+        # no new session opens this one; the cached catalogs (pg_publication) are opened where pg_internal.init is stale
+        lock.execute("LOCK TABLE pg_catalog.pg_inherits IN ACCESS EXCLUSIVE MODE")
         with running(bed, "changefeed", "create", *options) as creating:
             bed.wait_for("the check waits for the source", lambda: waits(bed))
             creating.send_signal(signal.SIGINT)
