@@ -106,6 +106,22 @@ def test_a_copy_of_before_it_left_is_refused(loaded: Bed) -> None:
     loaded.assert_holds((1, "a", "x"))
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_copy_of_before_it_was_dropped_is_refused(loaded: Bed, is_made_again: bool) -> None:
+    """It took the mark away, and the next table with its number was refused: its place seemed to be in use."""
+    late = loaded.copied(140, (2, "b", "y"))
+    sink_of(loaded).alter([SchemaChange(Ts(150), SchemaChangeKind.DROP, TABLE, None, (), None, None)])
+    with pytest.raises(SinkFencedError):
+        sink_of(loaded).replace(late)
+    if is_made_again:
+        made = TABLE.with_(start_ts=Ts(200))
+        columns = tuple(ColumnMove(item.name, item.type, None) for item in ARROW)
+        sink_of(loaded).alter(
+            [SchemaChange(Ts(200), SchemaChangeKind.CREATE, None, made, columns, table_schema(), ARROW)]
+        )
+        loaded.assert_holds()
+
+
 def test_a_table_that_is_not_there_has_no_mark(bed: Bed) -> None:
     sink_of(bed).mark_left(TABLE, Ts(150), time=SINCE)
 

@@ -45,10 +45,10 @@ def placed_record_id(changefeed: str) -> str:
 
 
 def refuse_before(table: DeltaTable, ts: Ts, *, name: str) -> None:
-    """:raises SinkFencedError: a copy of ``ts`` is of before the table left."""
-    left = _marks(table).get(_LEFT)
-    if left is not None and left["ts"] > ts:
-        raise SinkFencedError(f"{name} left its changefeed at {left['ts']}, so a copy of it at {ts} is stale")
+    """:raises SinkFencedError: a copy of ``ts`` is of before the table was dropped, or left."""
+    gone = gone_ts(table)
+    if gone is not None and gone > ts:
+        raise SinkFencedError(f"{name} was dropped, or left its changefeed, at {gone}: a copy of it at {ts} is stale")
 
 
 def placed_ts(table: DeltaTable, changefeed: str) -> Ts:

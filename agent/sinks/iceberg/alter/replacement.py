@@ -75,8 +75,8 @@ def _is_replaced(table: Table, place: TablePlace, owner: TableOwner, copy: Table
         raise SinkFencedError(f"a copy of {name} at {state.copy} is in its place, so one at {ts} is stale")
     if (state.copy, state.copy_number) == (ts, copy.number):
         return True
-    if state.left > ts:
-        raise SinkFencedError(f"{name} left its changefeed at {state.left}, so a copy of it at {ts} is stale")
+    if (gone := max(state.dropped, state.left)) > ts:
+        raise SinkFencedError(f"{name} was dropped, or left its changefeed, at {gone}: a copy of it at {ts} is stale")
     recorded = [found for span in copy.spans if (found := state.recorded_ts(span)) is not None]
     known = [found for found in recorded if found != RETIRED]
     if max(known, default=0) > ts:
