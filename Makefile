@@ -73,13 +73,13 @@ soak: java mariadb $(if $(findstring mysql,$(ARGS)),mysql) ## random schema chan
 monkey: java mariadb ## an operator's random commands, with schema changes, rows and kills: MINUTES=5 SEED=7
 	@$(PYTHON) -m tests.soak.monkey --seconds $$((60 * $(MINUTES))) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-# Two tests at a time have twice the promised times, those that are named in ARGS the promised ones. tests/selection.py: what a run leaves out.
+# Two tests at a time have three times the promised times, those that are named in ARGS the promised ones. tests/selection.py: what a run leaves out.
 matrix: WORKERS = $(if $(ARGS),0,2)
-# A ninth of the tests each day (tests/selection.py), or TURN=1 to TURN=9.
+# A tenth of the tests each day (tests/selection.py), or TURN=1 to TURN=10.
 TURN ?= $(shell echo $$(($$(date +%s) / 86400)))
 matrix: export TEST_TURN := $(if $(ARGS)$(ALL),,$(TURN))
-matrix: java mariadb mysql azurite iproute ## what make test leaves out, in nine turns, one a day: fail-points, stories of faults, generated cases; ALL=1: all, in hours
-	@TEST_PATIENCE=$(if $(ARGS),1,2) $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
+matrix: java mariadb mysql azurite iproute ## what make test leaves out, in ten turns, one a day: fail-points, stories of faults, generated cases; ALL=1: all, in hours
+	@TEST_PATIENCE=$(if $(ARGS),1,3) $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
 	@$(if $(ARGS),,$(PYTHON) -m pytest $(PARALLEL) -m "matrix or not matrix" --hypothesis-profile matrix tests/unit)
 
 fuzz: $(INSTALLED) ## bytes that nobody would send, for everything that reads bytes: SECONDS=60 for each target, ARGS="--only frames,toml"

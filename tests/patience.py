@@ -1,7 +1,7 @@
 """Deadlines of tests: promised times where a test has the machine to itself, longer ones elsewhere.
 
 ``make test`` runs up to four tests side by side on any machine and ``make matrix`` two, so a missed deadline there says
-more about the machine than about Weir. They wait four times and twice as long for the same outcome. ``make matrix
+more about the machine than about Weir. They wait four times and three times as long for the same outcome. ``make matrix
 ARGS=…``, which runs one test at a time, and the benchmarks check the promised times. What no time is promised for has
 ``HANG_S``.
 """

@@ -30,7 +30,7 @@ from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
 
 #: runs of ``make matrix`` that have all its tests
-TURNS = 9
+TURNS = 10
 #: minutes of a test that says nothing: of a cluster, and of others
 _OF_A_CLUSTER, _OF_OTHERS = 0.5, 0.03
 

@@ -273,7 +273,7 @@ def forget_what_holds_a_table(stack: ExitStack) -> None:
 
 def alter_before_the_spans_are_there(stack: ExitStack) -> None:
     """The sink applies a schema change as soon as it is found."""
-    _replace(stack, ddl, "arrived", lambda ids, *_: set(ids))
+    _replace(stack, ddl, "_is_there", lambda *_: True)
 
 
 def let_a_checkpoint_pass_a_schema_change(stack: ExitStack) -> None:
@@ -289,9 +289,9 @@ def let_a_checkpoint_pass_a_schema_change(stack: ExitStack) -> None:
 def compare_what_was_not_held(stack: ExitStack) -> None:
     """Source and sink are compared at different positions."""
 
-    async def stand_at(operations: Any, changefeed: Any, *_: Any) -> bool:
+    async def wherever(operations: Any, changefeed: Any, _: Any, tables: Any) -> Any:
         await arrival.running(operations, changefeed)
-        return True
+        return tables
 
     async def reach(*_: Any) -> dict[int, Any]:
         return {}
@@ -306,7 +306,7 @@ def compare_what_was_not_held(stack: ExitStack) -> None:
     original_ask = ClusterService.ask
     _replace(stack, ClusterService, "ask", ask)
     _replace(stack, arrival, "reach", reach)
-    _replace(stack, diff, "_is_at", stand_at)
+    _replace(stack, diff, "_at", wherever)
 
 
 def start_a_held_table_at_the_checkpoint(stack: ExitStack) -> None:

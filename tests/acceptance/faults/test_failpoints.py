@@ -22,7 +22,7 @@ from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, check_changelog, c
 from tests.patience import HANG_S
 
 pytestmark = [
-    pytest.mark.minutes(1),
+    pytest.mark.minutes(1.5),
     pytest.mark.acceptance,
     pytest.mark.matrix,
     pytest.mark.in_turn("ground"),

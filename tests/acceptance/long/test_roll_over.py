@@ -29,7 +29,7 @@ from tests.acceptance.checks import (
     follows,
 )
 
-pytestmark = [pytest.mark.minutes(6), pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.minutes(15), pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[3]
 #: the tag, and the commit that it is of, for a clone without tags

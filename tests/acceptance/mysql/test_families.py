@@ -21,7 +21,7 @@ from tests.mysql_server import EmbeddedMysql, is_mariadb
 from tests.soak.sinks import folded
 
 pytestmark = [
-    pytest.mark.minutes(3),
+    pytest.mark.minutes(7),
     pytest.mark.in_turn("flavour"),
     pytest.mark.acceptance,
     pytest.mark.matrix,

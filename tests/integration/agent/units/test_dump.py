@@ -605,7 +605,10 @@ class PoisonStage(ParquetStage):
         return super().stage(table, chunk_id, batches, ts)
 
 
-def _dump_in_process(uri: str, slot: str, order: DumpOrder, manifest: str) -> None:
+def _dump_in_process(
+    uri: str, slot: str, tables: Sequence[TableRecord], open_sink: Callable[[], Sink], epoch: int, manifest: str
+) -> None:
+    order = DumpOrder(tables=tuple(tables), sink_mode=SinkMode.UPSERT, open_sink=open_sink, epoch=epoch, parallel=3)
     DumpUnit(PostgresDumper(uri, slot), order, Manifest.open(manifest), InlineExecutor()).run_blocking()
 
 
@@ -615,16 +618,16 @@ def test_a_table_that_ends_the_process_which_copies_it_is_left_out_behind_the_se
     tables = [source.record("keyed", ["id"]), source.record("pair", ["a", "b"]), source.record("loose", [])]
     codes = []
     for epoch in range(1, 4):
-        order = DumpOrder(
-            tables=tuple(tables),
-            sink_mode=SinkMode.UPSERT,
-            open_sink=cast("Callable[[], Sink]", partial(PoisonStage, source.stage)),
-            epoch=epoch,
-            parallel=3,
-        )
         process = PROCESSES.Process(
             target=_dump_in_process,
-            args=(source.postgres.uri(source.name), f"slot_{source.name}", order, manifest.uri),
+            args=(
+                source.postgres.uri(source.name),
+                f"slot_{source.name}",
+                tables,
+                partial(PoisonStage, source.stage),
+                epoch,
+                manifest.uri,
+            ),
         )
         process.start()
         process.join()
