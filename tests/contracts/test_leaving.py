@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.table import TableAlterer
 
-from agent.errors import SinkFencedError, TableHeldError
+from agent.errors import SinkFencedError, TableForeignError, TableHeldError
 from agent.ports.sink import FlushTask, MarksLeft, SpanRepartition
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.delta.alter import dropping
@@ -18,7 +18,7 @@ from agent.sinks.iceberg.sink import IcebergSink
 from agent.sinks.iceberg.table.state import State
 from owner.scheduler.spans import even_spans
 from reactor.errors import Scope, WeirError
-from reactor.ids import Ts
+from reactor.ids import TableSpan, Ts
 from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.contracts.sink_bed import IMPLEMENTATIONS, SPAN, TABLE, Bed
 from tests.unit.agent.changes_build import ARROW, Change, delete, insert, table_schema
@@ -120,6 +120,27 @@ def test_a_copy_of_before_it_was_dropped_is_refused(loaded: Bed, is_made_again: 
             [SchemaChange(Ts(200), SchemaChangeKind.CREATE, None, made, columns, table_schema(), ARROW)]
         )
         loaded.assert_holds()
+
+
+@pytest.mark.parametrize(("made_ts", "dropped_ts"), [(200, 150), (120, 400)], ids=["dropped first", "made first"])
+def test_late_writers_of_a_dropped_table_reach_no_other_table(loaded: Bed, made_ts: int, dropped_ts: int) -> None:
+    """Their captures were suspended, and PostgreSQL's next table of the name has another number: the place had the
+    records of both."""
+    copied, task = loaded.copied(140, (2, "b", "y")), loaded.task(100, 140)
+    gone = SchemaChange(Ts(dropped_ts), SchemaChangeKind.DROP, TABLE, None, (), None, None)
+    other = TABLE.with_(table_id=17000, start_ts=Ts(made_ts))
+    columns = tuple(ColumnMove(item.name, item.type, None) for item in ARROW)
+    schema = replace(table_schema(), table_id=17000)
+    made = SchemaChange(Ts(made_ts), SchemaChangeKind.CREATE, None, other, columns, schema, ARROW)
+    sink_of(loaded).alter([gone])
+    sink_of(loaded).alter([made])
+    with pytest.raises((SinkFencedError, TableForeignError)):
+        sink_of(loaded).replace(copied)
+    with pytest.raises((SinkFencedError, TableForeignError)):
+        loaded.commit(task, loaded.write(task, [insert(3, "c", "z", ts=120)]))
+    loaded.assert_holds(table=other)
+    assert loaded.flush(made_ts, 500, [insert(4, "d", "w", ts=450)], table=other, span=TableSpan(17000)).committed
+    loaded.assert_holds((4, "d", "w"), table=other)
 
 
 def test_a_table_that_is_not_there_has_no_mark(bed: Bed) -> None:

@@ -114,12 +114,15 @@ def is_replaced(table: DeltaTable, place: TablePlace, order: Replacement) -> boo
     if (placed_ts, number) == (order.ts, order.copy.number):
         return True
     dropping.refuse_before(table, order.copy.table.start_ts, name=order.name)
+    if (taken_ts := dropping.placed_ts(table, changefeed)) > order.ts:
+        raise SinkFencedError(f"{place} was taken at {taken_ts}, so a copy of {order.name} at {order.ts} is stale")
     found = (delta_table.committed_ts(table, changefeed, span) for span in order.copy.spans)
     recorded = [ts for ts in found if ts is not None]
     known = [ts for ts in recorded if ts != RETIRED]
     if max(known, default=0) > order.ts:
         raise CopyBehindError(f"{place} is at {max(known)}, and the copy of {order.name} is of {order.ts}")
-    if not recorded and dropping.gone_ts(table) is None:
+    is_live = dropping.gone_ts(table) is None
+    if is_live and (not recorded or (not known and delta_log.is_of_another(place, changefeed, table_id))):
         raise TableForeignError(
             f"{place} holds another table of changefeed {changefeed!r}, which has or had the name {order.name}; move "
             "what lies there away"
@@ -129,7 +132,7 @@ def is_replaced(table: DeltaTable, place: TablePlace, order: Replacement) -> boo
 
 def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
     columns, copy = order.columns, order.copy
-    others = delta_log.other_spans(place, order.owner.changefeed, copy.table.table_id, copy.spans)
+    others = delta_log.other_spans(place, order.owner.changefeed, copy.spans)
     records = {**others, **order.records()}
     steps.allow(place, table, order.columns.types)
     if dropping.gone_ts(table) is not None:  # it had left, or is an earlier one of the same name

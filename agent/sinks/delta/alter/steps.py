@@ -152,7 +152,7 @@ def take_over(
             # what was begun and is still marked as dropped has ended between the two commits below
         whole = TableSpan(record.table_id)
         positions = {
-            **delta_log.other_spans(place, writer.changefeed, record.table_id, [whole]),
+            **delta_log.other_spans(place, writer.changefeed, [whole]),
             delta_table.record_id(writer.changefeed, whole): int(record.start_ts),
             repartition.record_id(writer.changefeed, record.table_id): 0,
             record_id(writer, record.table_id): int(change.ts),

@@ -339,14 +339,28 @@ def borrowed(place: TablePlace) -> Iterator[TableLog | None]:
                 _known.popitem(last=False)
 
 
-def other_spans(place: TablePlace, changefeed: str, table_id: int, spans: Collection[TableSpan]) -> dict[str, int]:
-    """Return records that fence all writers of the table's earlier spans: it may have been divided otherwise than into
-    ``spans`` when it left, or was dropped. None are found in a log that is left to delta-rs."""
+def is_of_another(place: TablePlace, changefeed: str, table_id: int) -> bool:
+    """Return whether another table of the changefeed is written here. Unknown is False: see ``other_spans``."""
+    log = TableLog(place)
+    log.refresh()
+    prefix = delta_table.record_prefix(changefeed)
+    others = (name for name in _span_names(log, prefix) if not name.startswith(f"{prefix}{table_id}:"))
+    return any(log.transaction_version(name) != RETIRED for name in others)
+
+
+def other_spans(place: TablePlace, changefeed: str, spans: Collection[TableSpan]) -> dict[str, int]:
+    """Return records that fence all writers of spans other than ``spans``: of the table, which may have been divided
+    otherwise when it left, or was dropped; and of tables whose place it takes. None are found in a log that is left to
+    delta-rs."""
     log = TableLog(place)
     log.refresh()
     prefix = delta_table.record_prefix(changefeed)
     kept = {delta_table.record_id(changefeed, span) for span in spans}
-    return dict.fromkeys(set(log.record_names(f"{prefix}{table_id}:")) - kept, int(RETIRED))
+    return dict.fromkeys(_span_names(log, prefix) - kept, int(RETIRED))
+
+
+def _span_names(log: TableLog, prefix: str) -> set[str]:
+    return {name for name in log.record_names(prefix) if ":" in name.removeprefix(prefix)}
 
 
 def _taken(place: TablePlace) -> TableLog | None:
