@@ -136,10 +136,10 @@ def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
     records = {**others, **order.records()}
     steps.allow(place, table, order.columns.types)
     if dropping.gone_ts(table) is not None:  # it had left, or is an earlier one of the same name
-        # the table is this one from here on, whoever puts the rows in place
+        # the table is this one from here on, whoever puts the rows in place; nobody writes the earlier one
         ours = (delta_table.record_id(order.owner.changefeed, span) for span in copy.spans)
         retired = {id: RETIRED for id in ours if table.transaction_version(id) is None}
-        properties = delta_table.commit_properties(table, retired)
+        properties = delta_table.commit_properties(table, {**others, **retired})
         table.alter.set_table_description(dropping.taken_over(table, order.owner), commit_properties=properties)
         table.update_incremental()
     is_alike = not _has_other_types(table, order)
