@@ -56,6 +56,17 @@ def is_refused(bed: Bed, task: FlushTask, rows: Sequence[Change]) -> bool:
         return True
 
 
+def dropped(ts: int) -> SchemaChange:
+    return SchemaChange(Ts(ts), SchemaChangeKind.DROP, TABLE, None, (), None, None)
+
+
+def created(table_id: int, ts: int) -> SchemaChange:
+    """A table of the same name and columns is made."""
+    table, schema = TABLE.with_(table_id=table_id, start_ts=Ts(ts)), replace(table_schema(), table_id=table_id)
+    columns = tuple(ColumnMove(item.name, item.type, None) for item in ARROW)
+    return SchemaChange(Ts(ts), SchemaChangeKind.CREATE, None, table, columns, schema, ARROW)
+
+
 def mark(bed: Bed) -> tuple[int, str] | None:
     """Since when it is reported to readers that it is not replicated."""
     sink = sink_of(bed)
@@ -110,15 +121,11 @@ def test_a_copy_of_before_it_left_is_refused(loaded: Bed) -> None:
 def test_a_copy_of_before_it_was_dropped_is_refused(loaded: Bed, is_made_again: bool) -> None:
     """It took the mark away, and the next table with its number was refused: its place seemed to be in use."""
     late = loaded.copied(140, (2, "b", "y"))
-    sink_of(loaded).alter([SchemaChange(Ts(150), SchemaChangeKind.DROP, TABLE, None, (), None, None)])
+    sink_of(loaded).alter([dropped(150)])
     with pytest.raises(SinkFencedError):
         sink_of(loaded).replace(late)
     if is_made_again:
-        made = TABLE.with_(start_ts=Ts(200))
-        columns = tuple(ColumnMove(item.name, item.type, None) for item in ARROW)
-        sink_of(loaded).alter(
-            [SchemaChange(Ts(200), SchemaChangeKind.CREATE, None, made, columns, table_schema(), ARROW)]
-        )
+        sink_of(loaded).alter([created(TABLE.table_id, 200)])
         loaded.assert_holds()
 
 
@@ -127,13 +134,11 @@ def test_late_writers_of_a_dropped_table_reach_no_other_table(loaded: Bed, made_
     """Their captures were suspended, and PostgreSQL's next table of the name has another number: the place had the
     records of both."""
     copied, task = loaded.copied(140, (2, "b", "y")), loaded.task(100, 140)
-    gone = SchemaChange(Ts(dropped_ts), SchemaChangeKind.DROP, TABLE, None, (), None, None)
-    other = TABLE.with_(table_id=17000, start_ts=Ts(made_ts))
-    columns = tuple(ColumnMove(item.name, item.type, None) for item in ARROW)
-    schema = replace(table_schema(), table_id=17000)
-    made = SchemaChange(Ts(made_ts), SchemaChangeKind.CREATE, None, other, columns, schema, ARROW)
-    sink_of(loaded).alter([gone])
+    made = created(17000, made_ts)
+    sink_of(loaded).alter([dropped(dropped_ts)])
     sink_of(loaded).alter([made])
+    other = made.after
+    assert other is not None
     with pytest.raises((SinkFencedError, TableForeignError)):
         sink_of(loaded).replace(copied)
     with pytest.raises((SinkFencedError, TableForeignError)):
@@ -152,12 +157,8 @@ def test_a_table_that_is_not_there_has_no_mark(bed: Bed) -> None:
 def test_a_table_of_the_name_of_one_that_has_left_begins_empty(loaded: Bed, other_id: int) -> None:
     """MySQL's tables have the same number when they are made again, PostgreSQL's another."""
     sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
-    made = TABLE.with_(table_id=other_id, start_ts=Ts(200))
-    columns = tuple(ColumnMove(item.name, item.type, None) for item in ARROW)
-    schema = replace(table_schema(), table_id=other_id)
-    change = SchemaChange(Ts(200), SchemaChangeKind.CREATE, None, made, columns, schema, ARROW)
     for _ in range(2):
-        sink_of(loaded).alter([change])
+        sink_of(loaded).alter([created(other_id, 200)])
         sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
     assert mark(loaded) is None
     loaded.assert_holds()
@@ -223,8 +224,7 @@ def test_a_copy_of_another_table_is_put_in_place_by_whoever_comes_after_a_crash(
     bed = Bed.of(IMPLEMENTATIONS[kind], tmp_path)
     bed.load((1, "a", "x"))
     if is_dropped:
-        gone = SchemaChange(Ts(150), SchemaChangeKind.DROP, TABLE, None, (), None, None)
-        sink_of(bed).alter([gone])
+        sink_of(bed).alter([dropped(150)])
     else:
         sink_of(bed).mark_left(TABLE, Ts(150), time=SINCE)
     copy = bed.copied(200, (5, "e", "v"))
@@ -246,10 +246,9 @@ def test_a_place_that_is_taken_over_loses_its_mark_also_after_a_crash(
     """A table was dropped later than the new one was made. With its mark, the new one would lose its place."""
     bed = Bed.of(IMPLEMENTATIONS[kind], tmp_path)
     bed.load((1, "a", "x"))
-    gone = SchemaChange(Ts(300), SchemaChangeKind.DROP, TABLE, None, (), None, None)
     other = TABLE.with_(table_id=17000, start_ts=Ts(149))
     made = SchemaChange(Ts(150), SchemaChangeKind.CREATE, None, other, (), table_schema(ARROW), ARROW)
-    sink_of(bed).alter([gone])
+    sink_of(bed).alter([dropped(300)])
     with monkeypatch.context() as patched:
         patched.setattr(TableAlterer, "set_table_description", killed)
         with pytest.raises(KeyboardInterrupt):

@@ -2,8 +2,9 @@
 changefeed, in the table's description.
 
 A departure is recorded by its time in milliseconds, ``weir/{changefeed}/left``, so that it marks the table once. What
-takes the table's place records its Ts, ``weir/{changefeed}/placed``, whatever its number: a departure of before, asked
-for late, finds it.
+takes the table's place records its Ts, ``weir/{changefeed}/placed``, whatever its number: a departure or a copy of
+before, asked for late, finds it. It ends the records of spans that were written there, so that no writer of before
+continues.
 """
 
 import json
