@@ -28,6 +28,7 @@ from agent.sources.mysql.ddl.interpreter import Interpreter
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.position.consistency import current_place
+from agent.sources.mysql.position.end_check import EndCheck
 from agent.sources.mysql.position.positions import SourcePosition
 from agent.sources.mysql.position.resume import position_at, resume
 from agent.sources.mysql.server.cascades import logs_cascades
@@ -64,7 +65,7 @@ class MysqlStreams:
         try:
             reread = Reread(lambda: connect(self._target))
             stream = self._start(connection, at, arena, ddl, reread)
-            return MysqlStream(connection, stream, reread, self._joiner(at, ddl))
+            return MysqlStream(connection, stream, reread, self._joiner(at, ddl), EndCheck(self._target))
         except BaseException:
             connection.close()
             raise
@@ -94,6 +95,7 @@ class MysqlStreams:
             memory=interpreter.memory,
             hold=interpreter.hold,
             written=interpreter.written,
+            begin_file=interpreter.begin_file,
             folds_names=server.folds_names,
             rolled_back=self._rolled_back,
             reread=reread.rows_of,
@@ -192,14 +194,18 @@ class MysqlStreams:
 class MysqlStream:
     """``agent.ports.source.OpenStream``."""
 
-    def __init__(self, connection: Connection, stream: BinlogStream, reread: Reread, joiner: "Joiner") -> None:
+    def __init__(
+        self, connection: Connection, stream: BinlogStream, reread: Reread, joiner: "Joiner", end: EndCheck
+    ) -> None:
         self._connection = connection
         self._reread = reread
         self._joiner = joiner
+        self._end = end
         self.stream = stream
 
     def prove(self, cut: LogChunk) -> LogChunk:
         """Return the chunk: a binlog is complete. Tables that join are added to it."""
+        self._end.check(cut)
         return self._joiner.join(cut)
 
     def abort(self) -> None:

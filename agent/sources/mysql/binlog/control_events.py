@@ -34,6 +34,7 @@ from agent.sources.mysql.binlog.reread import Reader
 from agent.sources.mysql.binlog.rolled_back import RolledBack
 from agent.sources.mysql.binlog.split import ABSENT
 from agent.sources.mysql.ddl import statements
+from agent.sources.mysql.ddl.copies.memory import FileBegin
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.parser import sql_text
 from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
@@ -68,7 +69,8 @@ class RareEvents:
     """``known`` returns the schema of a table that the binlog has not declared yet, if it is known. ``interpret``
     returns the effect of a DDL statement on replicated tables, or None. ``reread`` reads the rows of a prepared
     transaction, by its name, its place if known, and the place of its commit. ``hold`` makes a record of tables that
-    cannot be followed; ``written`` returns replicated tables that a statement may have changed."""
+    cannot be followed; ``written`` returns replicated tables that a statement may have changed. ``begin_file`` notes
+    the file that is read, and returns False if the log was read from another one."""
 
     def __init__(
         self,
@@ -83,6 +85,7 @@ class RareEvents:
         reread: Reread,
         hold: Hold,
         written: Written,
+        begin_file: Callable[[FileBegin], bool],
         folds_names: bool = False,
     ) -> None:
         self._target = target
@@ -95,6 +98,7 @@ class RareEvents:
         self._reread = reread
         self._hold = hold
         self._written = written
+        self._begin_file = begin_file
         self.dropping = Dropping(state, rolled_back, lambda: f"{target} ({self._place()})")
         #: name of the transaction that is read again to be committed
         self._committing = ""
@@ -315,6 +319,11 @@ class RareEvents:
         # a server without checksums modifies the event while sending it, but not its checksum, which is always there
         if form.checksum_bytes and not events.is_sound(event):
             raise self.damaged()
+        if not self._begin_file(self._progress.file_begun_at(int.from_bytes(event[:4], "little"))):
+            raise PositionLostError(
+                f"{self._target} has another binlog than the one that was read up to {self._place()}: it was reset "
+                f"(RESET MASTER), or the server was restored from an earlier state; {NEW_POSITION}"
+            )
         if not form.is_readable:
             raise SourceConfigError(
                 f"the binlog of {self._target} ({form.server_version}) has row events of an unknown form; "

@@ -13,6 +13,7 @@ from agent.kernels.jit import Ints
 from agent.sources.mysql.binlog import txn
 from agent.sources.mysql.binlog.events import TaggedGtid
 from agent.sources.mysql.binlog.prepared import Prepared
+from agent.sources.mysql.ddl.copies.memory import FileBegin
 from agent.sources.mysql.position.gtid import GtidSet, MariaGtidSet, MysqlGtidSet, parse_gtid_set
 from agent.sources.mysql.position.positions import BinlogPosition, Epoch, SourcePosition, split_file_name, unpack
 from reactor.ids import Ts
@@ -62,6 +63,10 @@ class Progress:
         self._state[txn.POSITION] = to.position
         if self._state[txn.IN_TXN] == txn.CLOSED:
             txn.resolve(to.position, int(self._state[txn.COMMIT_TIME]), self._state)
+
+    def file_begun_at(self, time: int) -> FileBegin:
+        """Return the file that is read, with its time."""
+        return FileBegin(self._position.epoch.number, self._position.file_number, time)
 
     def open_tagged(self, gtid: TaggedGtid) -> None:
         """Note the tagged GTID of the transaction that has just begun."""

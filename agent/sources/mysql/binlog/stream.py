@@ -28,6 +28,7 @@ from agent.sources.mysql.binlog.progress import Progress
 from agent.sources.mysql.binlog.request import request_binlog
 from agent.sources.mysql.binlog.reread import Reader
 from agent.sources.mysql.binlog.rolled_back import RolledBack
+from agent.sources.mysql.ddl.copies.memory import FileBegin
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.position.positions import BinlogPosition, SourcePosition
 from agent.sources.mysql.server.connection import Connection
@@ -73,9 +74,9 @@ class BinlogStream:
     map's body (and may raise, to end this run); ``known`` returns the schema of a table that the binlog has not
     declared yet; ``interpret`` returns the effect of a DDL statement on replicated tables, None if there is none;
     ``memory`` returns what the next run has to know of such statements if it begins at a Ts.
-    ``hold`` and ``written``: see ``control_events``. ``rolled_back`` is passed from one run to the next. ``reread``
-    reads transactions that were prepared earlier: see ``control_events``. ``folds_names``: the server has table names
-    in lower case.
+    ``hold``, ``written`` and ``begin_file``: see ``control_events``. ``rolled_back`` is passed from run to run.
+    ``reread`` reads transactions that were prepared earlier: see ``control_events``. ``folds_names``: the server has
+    table names in lower case.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class BinlogStream:
         memory: Callable[[Ts], str] = _nothing_is_known,
         hold: Hold = _nobody_is_held,
         written: Written = _nothing_is_written,
+        begin_file: Callable[[FileBegin], bool] = lambda _: True,
         rolled_back: RolledBack | None = None,
         reread: Reread = _nothing_is_prepared,
         folds_names: bool = False,
@@ -116,6 +118,7 @@ class BinlogStream:
             reread=reread,
             hold=hold,
             written=written,
+            begin_file=begin_file,
             folds_names=folds_names,
         )
         #: inner readers, read before the rest of the server's bytes

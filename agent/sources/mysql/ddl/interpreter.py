@@ -21,7 +21,7 @@ from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl import guard, reasons, shown, written
 from agent.sources.mysql.ddl.collations import Collations
 from agent.sources.mysql.ddl.copies.copies import Copies, by_name
-from agent.sources.mysql.ddl.copies.memory import Memory
+from agent.sources.mysql.ddl.copies.memory import FileBegin, Memory
 from agent.sources.mysql.ddl.effects import Effects
 from agent.sources.mysql.ddl.environment import Server
 from agent.sources.mysql.ddl.event import DdlEvent
@@ -67,6 +67,7 @@ class Interpreter:
         self._effects = Effects(known, server, remembered.burnt)
         self._renames = Renames(self._effects, self._copies)
         self._collations = Collations(remembered, server.collations, server.place)
+        self._file = remembered.file
         #: the memory before the newest statement, and that one's Ts
         self._before = Ts(0), memory
         #: the memory as text, and the version of ``known`` that it is of; None while a statement changes it
@@ -76,6 +77,11 @@ class Interpreter:
         """Return what the next stream has to know that begins at ``at``; only the newest statement may be behind it."""
         ts, text = self._before
         return text if at < ts else self._memory()
+
+    def begin_file(self, file: FileBegin) -> bool:
+        """Note which file of the binlog is read; return False if the log was read from another one of its number."""
+        known, self._file, self._text = self._file, file, None
+        return known is None or known == file or (known.epoch, known.number) != (file.epoch, file.number)
 
     def interpret(self, event: DdlEvent) -> DdlRecord | None:
         """Return the statement's changes of replicated tables; None if there are none.
@@ -127,6 +133,7 @@ class Interpreter:
         copies, left = self._copies.by_name, frozenset(self._copies.left)
         filled = frozenset(filter(self._known.had_rows, copies))
         memory = replace(self._known.memory(), copies=copies, filled=filled, left=left, burnt=self._effects.burnt)
+        memory = replace(memory, file=self._file)
         return self._collations.remembered(memory).to_text()
 
     def _holding(self, names: list[Name], event: DdlEvent) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ table that has made room for its copy would be taken for one that still has its 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
@@ -19,13 +19,22 @@ _BEGIN: Final = Ts(0)
 _SETS: Final = ("filled", "left", "empty", "unread", "made", "stated", "assumed", "burnt")
 
 
+class FileBegin(NamedTuple):
+    """The beginning of a binlog file: ``time`` is when the server began it, in Unix seconds. A file of the same epoch
+    and number that began at another time is another file: the binlog was reset, or the server was set back."""
+
+    epoch: int
+    number: int
+    time: int
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """``copies`` and ``left``: see ``Copies``; ``filled``: copies that had rows. ``collations``: of databases, None if
     they are not known. ``empty``: ids of tables without rows; ``unread``: of those that had none since the server
     showed their key. ``gone``: names that tables have given up, with their ids; ``made``: first names of tables that
     others have now, which may not be replicated. ``asked_ts``, ``stated`` and ``assumed``: see ``Collations``;
-    ``burnt``: see ``NewTables``."""
+    ``burnt``: see ``NewTables``. ``file``: the binlog's newest, None if it is not known."""
 
     copies: Mapping[Name, Shadow] = field(default_factory=dict)
     filled: frozenset[Name] = frozenset()
@@ -39,6 +48,7 @@ class Memory:
     stated: frozenset[str] = frozenset()
     assumed: frozenset[Name] = frozenset()
     burnt: frozenset[int] = frozenset()
+    file: FileBegin | None = None
 
     def to_text(self) -> str:
         fields = {
@@ -46,6 +56,7 @@ class Memory:
             "collations": self.collations,
             "gone": sorted(self.gone.items()),
             "asked_ts": self.asked_ts,
+            "file": self.file,
             **{name: sorted(getattr(self, name)) for name in _SETS},
         }
         return json.dumps(fields, separators=(",", ":"), sort_keys=True)
@@ -67,6 +78,7 @@ class Memory:
             stated=frozenset(fields.get("stated", ())),
             assumed=frozenset(map(_name, fields.get("assumed", ()))),
             burnt=frozenset(fields.get("burnt", ())),
+            file=FileBegin(*file) if (file := fields.get("file")) else None,
         )
 
 

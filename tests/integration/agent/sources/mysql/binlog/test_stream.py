@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,16 +16,19 @@ from agent.errors import (
     SnapshotLostByGCError,
     SourceUnreachableError,
 )
-from agent.ports.source import Position, Scope
+from agent.ports.source import Position, Scope, StreamOrder
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.sources import open_source
 from agent.sources.mysql.binlog import split
 from agent.sources.mysql.binlog.stream import BinlogStream
 from agent.sources.mysql.decode import wire
+from agent.sources.mysql.position.end_check import EndCheck
 from agent.sources.mysql.position.positions import BinlogPosition, SourcePosition, first_epoch, pack
 from agent.sources.mysql.position.resume import current_position, position_at, resume
 from agent.sources.mysql.server.connection import connect
+from agent.sources.mysql.server.uri import parse_uri
+from agent.sources.mysql.streams import MysqlStreams
 from capture.embedded import EmbeddedMariaDB
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
@@ -311,6 +315,56 @@ def test_purged_binlogs_and_a_reset_are_distinguished(flavour: type[EmbeddedMari
         run(server, "c", "RESET MASTER", "INSERT INTO t VALUES (3)")
         with connect(server.uri()) as connection, pytest.raises(PositionLostError, match="was reset, or lost"):
             resume(connection, later)
+
+
+def test_a_binlog_that_was_reset_is_noticed_though_it_has_all_offsets_again(
+    flavour: type[EmbeddedMariaDB], tmp_path: Path
+) -> None:
+    """So it is with a server that was restored from an earlier state, which has its identity and writes on."""
+    streams = partial(MysqlStreams, order=StreamOrder((), reader=4714), scope=_SCOPE)
+    rows = [f"INSERT INTO t VALUES ({number})" for number in range(10, 20)]
+    with flavour(tmp_path / "my", unsafe_no_fsync=True) as server:
+        server.create_database("c")
+        run(server, "c", "CREATE TABLE t (i int)", "RESET MASTER")
+        [[begun_s]] = server.execute("SELECT UNIX_TIMESTAMP()")
+        at = where(server)
+        log = Position(at.resolved, at.to_json())
+        for _ in range(2):  # the second time it continues
+            run(server, "c", *rows)
+            with contextlib.closing(streams(parse_uri(server.uri())).open(log, Arena(1 << 20))) as opened:
+                end = where(server)
+                read_until(opened.stream, end)
+                chunk = opened.stream.progress()
+            log = Position(chunk.resolved_ts, chunk.position, chunk.attachment)
+        while server.execute("SELECT UNIX_TIMESTAMP()") == [[begun_s]]:
+            continue
+        run(server, "c", "RESET MASTER", *rows, *rows)
+        assert where(server) == end, "file, offset and GTIDs are the same"
+        run(server, "c", *rows)
+        with (
+            contextlib.closing(streams(parse_uri(server.uri())).open(log, Arena(1 << 20))) as opened,
+            pytest.raises(PositionLostError, match=r"has another binlog than the one .* \(RESET MASTER\).*--resync"),
+        ):
+            read_until(opened.stream, where(server))
+
+
+def test_a_stream_whose_binlog_was_reset_does_not_wait_until_it_is_as_long_again(
+    flavour: type[EmbeddedMariaDB], tmp_path: Path
+) -> None:
+    with flavour(tmp_path / "my", unsafe_no_fsync=True) as server:
+        server.create_database("c")
+        run(server, "c", "CREATE TABLE t (i int)")
+        check = EndCheck(parse_uri(server.uri()), pause_s=0.0)
+        with streaming(server, where(server), "c") as stream:
+            run(server, "c", "INSERT INTO t VALUES (1)")
+            read_until(stream, where(server))
+            for _ in range(2):
+                check.check(stream.progress())
+            run(server, "c", "RESET MASTER")
+            with pytest.raises(SourceUnreachableError, match=r"binlog of .* ends at binlog\.000001:\d+, before binlog"):
+                check.check(stream.progress())
+            server.stop()
+            check.check(stream.progress())
 
 
 @pytest.mark.matrix

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
-from agent.sources.mysql.ddl.copies.memory import Memory
+from agent.sources.mysql.ddl.copies.memory import FileBegin, Memory
 from agent.sources.mysql.ddl.copies.shadows import Shadow
 from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
 from agent.sources.mysql.decode.charsets import charset_of
@@ -221,7 +221,7 @@ def test_memories_are_kept_as_they_are() -> None:
     copy, one = ("d", "_t_gho"), ("d", "t")
     memory = Memory(
         {copy: shadow}, frozenset({copy}), frozenset({one}), {"d": 8}, frozenset({5}), frozenset({6}), {one: 7},
-        frozenset({one}), burnt=frozenset({9}),
+        frozenset({one}), burnt=frozenset({9}), file=FileBegin(0, 7, 1_700_000_000),
     )  # fmt: skip
     again = Memory.from_text(memory.to_text())
     assert again == memory
