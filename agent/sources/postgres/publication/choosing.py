@@ -31,6 +31,11 @@ class Wanted:
     copies: bool = True
     ignored: Callable[[str, str], Collection[str]] = lambda schema, name: ()
 
+    def named_or(self, joining: Collection[tuple[str, str]]) -> Callable[[str, str], bool]:
+        """Return what tells whether a name is wanted, or is one of ``joining``: the copy of that will have the rows of
+        its partitions."""
+        return lambda schema_name, name: (schema_name, name) in joining or self.named(schema_name, name)
+
 
 def for_ours(tables: Collection[int], parents: Mapping[int, int], matches: Matches) -> list[int]:
     """The tables that a publication of ours has to send."""

@@ -194,7 +194,7 @@ class Prover:
             facts = type_facts.read(connection, watched)
             before = self._proof or replace(losses.first(now, seen, found.known), types=dict(facts.values))
             self._refuse_other_publications(before, now)
-            absorbed = losses.absorbed(now, found.known, self._wanted.named)
+            absorbed = losses.absorbed(now, found.known, self._wanted.named_or(self._joining.names))
             for table, reason in losses.lost(before, now, found.old, absorbed=absorbed, is_ours=self._is_ours).items():
                 found.hold(found.old[table], Ts(self._at + 1), reason)
             self._judge_types(connection, type_facts.altered(before.types, facts), found)

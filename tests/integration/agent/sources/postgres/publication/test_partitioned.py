@@ -327,6 +327,24 @@ async def test_by_root_a_table_that_becomes_a_partition_leaves_and_its_root_is_h
     assert sorted(named(by_root)) == [("", SchemaChangeKind.DROP), ("r", SchemaChangeKind.HOLD)]
 
 
+@pytest.mark.sample(1.0)
+async def test_a_table_that_becomes_a_partition_of_a_root_that_joins_leaves(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """It was held for good: the root's rows are copied when that joins, and its own with them."""
+    rig = make(postgres, tmp_path, ["a"], "FOR ALL TABLES WITH (publish_via_partition_root)")
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (31, 'a')")
+        await rig.wait_resolved()
+    rig.execute("ALTER TABLE r2 ATTACH PARTITION a FOR VALUES FROM (30) TO (40)")
+    rig.joining = frozenset({("public", "r")})
+    async with rig.running(rig.unit("b")):
+        await wait_until(lambda: len(named(rig)) == 2)
+        await rig.wait_resolved()
+    assert sorted(named(rig)) == [("", SchemaChangeKind.DROP), ("r", SchemaChangeKind.CREATE)]
+    drop_slots(rig)
+
+
 _TREE = (
     "CREATE TABLE x (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
     "CREATE TABLE x0 PARTITION OF x DEFAULT",
