@@ -15,7 +15,6 @@ dropped or renamed keeps its directory.
 
 import os
 import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -36,6 +35,7 @@ from agent.errors import RESYNC, SinkPassingError, SinkUriError, TableForeignErr
 from agent.ports.sink import SinkUri
 from agent.sinks.common.directory import refuse_unwritable
 from agent.sinks.iceberg.options import IcebergOptions
+from agent.sinks.iceberg.table.catalogs import open_catalogs
 from agent.sinks.iceberg.table.errors import option_errors, storage_errors
 from agent.sinks.iceberg.table.io import LakeFileIO, OwnFileIO, is_below, names_code
 from reactor.records.tables.table import TableRecord
@@ -51,9 +51,6 @@ _NOT_OPTIONS: Final = frozenset({"auth", "name", "ssl", "uri"})
 #: no header may have it
 _NOT_IN_HEADER: Final = re.compile(r"[^\x20-\x7e\xa0-\xff]|^ | $")
 _OF_SQL: Final = frozenset({"dialect", "user", "password", "catalog"})
-#: catalogs of this process: connections must not pass a fork
-_open: dict[tuple[object, ...], Catalog] = {}
-_opening = threading.Lock()
 #: catalog files that this process has seen
 _seen: set[str] = set()
 
@@ -100,12 +97,11 @@ class Lake:
         :raises SinkError: it cannot be reached.
         """
         key = (os.getpid(), self.storage, self.location, self.name, tuple(sorted(self.properties.items())))
-        with _opening, storage_errors(self, "open the catalog"), option_errors(self, "open the catalog"):
-            found = _open.get(key)
-            if found is None:
-                found = _open[key] = self._opened()
-            if self.storage == "file":
-                _seen.add(self.location)
+        is_file = self.storage == "file"
+        with storage_errors(self, "open the catalog"), option_errors(self, "open the catalog"):
+            found = open_catalogs.opened(key, self._opened, database=self.database if is_file else "")
+        if is_file:
+            _seen.add(self.location)
         return found
 
     def _opened(self) -> Catalog:
@@ -135,9 +131,7 @@ class Lake:
             raise self.away_error()
         with storage_errors(self, "make the directory of"):
             os.makedirs(self.location, exist_ok=True)
-        with _opening:
-            for key in [key for key in _open if self.location in key]:
-                _open.pop(key).close()  # of a file that is gone
+        open_catalogs.close_at(self.location)
         self.catalog()
 
     def away_error(self) -> SinkPassingError:

@@ -1,6 +1,9 @@
 """Tables of every kind of catalog: embedded, in a database, behind REST; and in a bucket."""
 
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -165,6 +168,25 @@ def test_a_directory_that_is_not_mounted_is_no_lost_table(tmp_path: Path) -> Non
         assert caught.value.retryable
     (tmp_path / "away").rename(tmp_path / "lake")
     bed.assert_at(100)
+
+
+def test_a_catalog_that_is_put_back_is_opened_again(tmp_path: Path) -> None:
+    """SQLite stays with the file that it has opened, though that is removed."""
+    bed = Bed(f"iceberg+file://{tmp_path}/lake", SinkMode.UPSERT)
+    bed.load((1, "a", "x"))
+    shutil.copytree(tmp_path / "lake", tmp_path / "backup")
+    assert bed.flush(100, 150, [insert(2, "b", "y", ts=120)]).committed
+    shutil.rmtree(tmp_path / "lake")
+    shutil.copytree(tmp_path / "backup", tmp_path / "lake")
+    bed.assert_at(100)
+    assert bed.flush(100, 160, [insert(3, "c", "z", ts=130)]).committed
+    code = f"""
+from agent.sinks import open_table
+found = open_table("iceberg+file://{tmp_path}/lake", "public/t").scan(["id"]).read_all()
+print(sorted(found["id"].to_pylist()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[1, 3]\n", "for another process, too"
 
 
 def test_without_boto3_glue_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
