@@ -58,6 +58,11 @@ from reactor.errors import Scope, WeirError
 RESYNC = "`weir table resync` copies the table again"
 #: the cure of a table whose partitions came or went with rows
 COPIED = f"it is copied again by itself; in mode incremental, with a target, or if filters keep other rows, {RESYNC}"
+#: the cures of a table at the sink that was set back
+SET_BACK = (
+    "bring the newer one back and resume the changefeed; or pause it, and rewind it to a Ts that is not past the "
+    f"record; or {RESYNC}"
+)
 #: the cure of a lost position
 NEW_POSITION = "`weir changefeed resume --resync` takes a new position and copies every table again in place"
 #: the cure where no copy can be put in a table's place

@@ -1,8 +1,9 @@
 """Furthest records: the highest Ts that the sink was seen to record for each span, over all runs of its changefeed.
 
 A record at the sink only grows. One that is lower than before belongs to a table that was set back, for example by
-restoring its directory while the changefeed was paused. Only a span that is written from its record on (after a rewind)
-may have such a record: then nothing in between is missing.
+restoring its directory while the changefeed was paused, or by giving the changefeed a sink to which an older state of
+it was copied. Only a span that is written from its record on (after a rewind) may have such a record: then nothing in
+between is missing.
 
 A process keeps what it has seen in memory, and at intervals and when it stops in a file of its own beside the change
 log, so that a table set back while no capture ran is detected too. The file may lag behind by less time than the log is
@@ -14,20 +15,20 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
 import structlog
 
 from agent.control.runtime import SpanPosition
-from agent.errors import LogError, TableForeignError
+from agent.errors import RESYNC, SET_BACK, LogError, TableForeignError
 from agent.log.storage import LogDirectory
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState
 from reactor.records.tables.table import TableRecord
 from reactor.store.port import MetaStore
 
-#: identifies one changefeed's tables at one sink
+#: identifies one changefeed's tables, wherever its sink is
 FeedKey = tuple[str, ...]
 
 _FILE = re.compile(r"^records-[^/]+\.json$")
@@ -42,12 +43,15 @@ _furthest: dict[FeedKey, dict[TableSpan, Ts]] = {}
 
 
 class FurthestRecords:
-    """The furthest records of one changefeed at one sink. ``name``: the file's owner."""
+    """The furthest records of one changefeed. ``name``: the file's owner; ``former_key``: in files of earlier versions
+    of Weir."""
 
-    def __init__(self, key: FeedKey, directory: LogDirectory, name: str, *, retention_s: float) -> None:
+    def __init__(
+        self, key: FeedKey, directory: LogDirectory, name: str, *, retention_s: float, former_key: FeedKey = ()
+    ) -> None:
         self._seen = _furthest.setdefault(key, {})
-        # of a URI with secrets; too short to test guesses with
-        self._key = hashlib.sha256("\n".join(key).encode()).hexdigest()[:8]
+        self._key = _digest(key)
+        self._keys = {self._key, _digest(former_key)}
         self._directory = directory
         self._name = f"records-{name}.json"
         self._pause_s = min(_SAVE_S, retention_s / _SAVE_PART)
@@ -79,12 +83,18 @@ class FurthestRecords:
         """
         written = self._seen.get(span, recorded)
         if recorded < min(written, wanted):
+            cure = SET_BACK
+            if recorded < table.start_ts:  # a rewind goes back no further than the copy
+                cure = f"it was copied at {table.start_ts} since: bring the newer one back, or {RESYNC}"
             raise TableForeignError(
                 f"the sink's table {table.schema_name}.{table.name} was set back: it records {recorded}, and {written} "
-                "was written; bring the newer one back and resume the changefeed, or pause it, and rewind it to a Ts "
-                "that is not past the record"
+                f"was written; {cure}"
             )
         self._put(span, recorded)
+
+    def set_back_to(self, recorded: Mapping[TableSpan, Ts]) -> Ts | None:
+        """Return the lowest of the sink's records that are lower than what was written; None: there is none."""
+        return min((ts for span, ts in recorded.items() if ts < self._seen.get(span, ts)), default=None)
 
     def note(self, positions: Iterable[SpanPosition]) -> None:
         """Record newly written positions."""
@@ -123,7 +133,7 @@ class FurthestRecords:
         except (ValueError, TypeError, KeyError):
             _log.warning("a file beside the change log cannot be read", path=self._directory.path_of(name))
             return
-        if found["of"] == self._key:
+        if found["of"] in self._keys:
             for span, ts in records.items():
                 self._seen[span] = max(ts, self._seen.get(span, ts))
 
@@ -135,6 +145,11 @@ async def is_kept(client: MetaStore, key: str) -> bool:
     """
     item = await client.get(key)
     return item is not None and ChangefeedInfo.decode(item.value, key=key).state is not FeedState.REMOVED
+
+
+def _digest(key: FeedKey) -> str:
+    """Former keys have a URI with secrets: it is too short to test guesses with."""
+    return hashlib.sha256("\n".join(key).encode()).hexdigest()[:8]
 
 
 def _fill(file: BinaryIO, text: str) -> None:

@@ -122,6 +122,13 @@ class Feed:
     def log_directory(self, source: str) -> LogDirectory:
         return LogDirectory(self.log_uri, changefeed=self.id, source=source)
 
+    def furthest(self, source: str, name: str) -> FurthestRecords:
+        """Return what the sink was seen to record. ``name``: of who saves it."""
+        key = (self.sink_owner, self.incarnation)
+        former_key = (*key, self.sink_uri)  # the sink was another one after a change of its password, too
+        log, retention_s = self.log_directory(source), self.config.log_retention_seconds
+        return FurthestRecords(key, log, name, retention_s=retention_s, former_key=former_key)
+
     def manifest(self, source: str) -> Manifest:
         return Manifest.for_source(self.log_uri, changefeed=self.id, source=source)
 
@@ -152,9 +159,7 @@ class ChangefeedRuntime:
         self._held = held
         self._source = source
         self._sink = feed.open_sink()
-        log, retention_s = feed.log_directory(source), feed.config.log_retention_seconds
-        at_sink = (feed.sink_owner, feed.incarnation, feed.sink_uri)
-        self._furthest = FurthestRecords(at_sink, log, capture, retention_s=retention_s)
+        self._furthest = feed.furthest(source, capture)
         # threads of its own: a sink that never answers must not block other changefeeds
         self._openers = CapacityLimiter(_LOCAL_OPENERS if "+file:" in feed.sink_uri else _OPENERS)
         self._flusher = CapacityLimiter(1)
@@ -167,7 +172,7 @@ class ChangefeedRuntime:
         self._context = job.FlushContext(
             FeedContext(feed.sink_owner, feed.sink_uri, feed.sink_mode, feed.config.filter, feed.was_filtered),
             sink=self._sink,
-            reader=LogReader(log),
+            reader=LogReader(feed.log_directory(source)),
             executor=executor,
             begin=self._attempts.begin_in_thread,
         )

@@ -1,6 +1,7 @@
 """Preflight: checks source, sink and filter before a changefeed is created, or continued; creates nothing."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from agent.errors import (
     SinkConfigError,
@@ -188,25 +189,35 @@ def _is_loaded(sink: Sink, table: TableRecord) -> bool:
         return False
 
 
-def recorded(feed: Feed, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]) -> tuple[Ts, ...]:
-    """Return the record of each table's slowest span."""
+class SinkRecord(NamedTuple):
+    """``ts``: that of a table's slowest span at the sink. ``back_ts``: if the table was set back there, the lowest that
+    is behind what was written."""
+
+    ts: Ts
+    back_ts: Ts | None = None
+
+
+def recorded(feed: Feed, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]) -> tuple[SinkRecord, ...]:
+    """Return the record of each table; none if the sink keeps none."""
     sink = feed.open_sink()
     sink.check(unit.tables)
     if not sink.capabilities.keeps_record:
         return ()
+    furthest = feed.furthest("main", "")
+    furthest.load()
     found = []
     for table in unit.tables:
         spans = even_spans(
             table.table_id, partitionings[table.table_id].spans if table.table_id in partitionings else 1
         )
-        recorded = [sink.committed_ts(table, span) for span in spans]
-        known = [ts for ts in recorded if ts is not None]
+        recorded = {span: sink.committed_ts(table, span) for span in spans}
+        known = {span: ts for span, ts in recorded.items() if ts is not None}
         if len(known) < len(spans):
             raise SinkConfigError(
                 f"the sink holds no table {table.schema_name}.{table.name} of changefeed {feed.id}; bring it there "
                 "with its history, or create another changefeed for a new snapshot"
             )
-        found.append(min(known))
+        found.append(SinkRecord(min(known.values()), furthest.set_back_to(known)))
     return tuple(found)
 
 

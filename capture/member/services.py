@@ -39,7 +39,7 @@ from capture.member.comparisons.comparison import Comparison, SnapshotComparison
 from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.member_data_plane import LocalMemberDataPlane
 from capture.member.ownership.router import Member
-from capture.member.preflight import check_first, check_source_again, read_signals, recorded
+from capture.member.preflight import SinkRecord, check_first, check_source_again, read_signals, recorded
 from capture.member.processor_host import RuntimeFactory
 from capture.security.key_mark import claim_key
 from capture.security.reach import Reach, look_up_freely
@@ -119,7 +119,7 @@ class DataPlane(Protocol):
 
     async def recorded(
         self, info: ChangefeedInfo, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]
-    ) -> tuple[Ts, ...]:
+    ) -> tuple[SinkRecord, ...]:
         """Return what the sink records for each of the unit's tables; empty if it keeps no records.
 
         :raises WeirError: it has no record of a table, or is not this changefeed's.
@@ -292,7 +292,7 @@ class LocalDataPlane:
 
     async def recorded(
         self, info: ChangefeedInfo, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]
-    ) -> tuple[Ts, ...]:
+    ) -> tuple[SinkRecord, ...]:
         return await self._ask(partial(recorded, self.feed(info), unit, partitionings))
 
     async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:

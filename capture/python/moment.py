@@ -62,7 +62,8 @@ class Moment:
     def table(self, name: str) -> Table:
         """Return a table as of this moment. ``name``: schema.name, as it was then.
 
-        :raises TableNotFoundError: the sync point does not cover it, or the changefeed no longer has it.
+        :raises TableNotFoundError: the sync point does not cover it, the changefeed no longer has it, or the version
+            is not that of the sync point any more.
         """
         if name in self.point.left_out:
             raise TableNotFoundError(f"{name} was held at sync point {self.ts}, which leaves it out")
@@ -74,8 +75,7 @@ class Moment:
             )
         found = self._found(name)
         table = Table.of(self._feed, name, self._storage_options, version=int(version), found=found)
-        if name not in self.point.table_ids:
-            table.check_has_been(found)
+        table.check_was(found, self.point)
         return table
 
     def _found(self, name: str) -> TableView:

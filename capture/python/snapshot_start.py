@@ -175,9 +175,11 @@ def _of_points(
     for point in sorted(points, key=lambda item: item.ts, reverse=True):
         if version := point.version_of(table_id):
             try:
-                yield reader.state(spans, version=int(version)), point.ts
+                state = reader.state(spans, version=int(version))
             except SinkError:  # it, and older ones, were removed
                 return
+            if max(state.records.values(), default=0) <= point.ts:  # else it was set back since, and written again
+                yield state, point.ts
 
 
 def _check_same(reader: TableReader, pinned: Pinned) -> None:

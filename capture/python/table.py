@@ -10,6 +10,7 @@ from agent.sinks import open_table
 from capture.errors import ConfigError, TableNotFoundError
 from capture.python import html
 from reactor.ids import TableSpan
+from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, TableView, called
 
 
@@ -45,14 +46,20 @@ class Table:
         location = found.location or name.replace(".", "/", 1)  # an older server does not report it
         return cls(feed.id, name, open_table(feed.sink, location, storage_options), version=version)
 
-    def check_has_been(self, table: TableView) -> None:
-        """Check that the version that is read was written for ``table`` already, and for none before it in its place.
+    def check_was(self, table: TableView, point: SyncPoint) -> None:
+        """Check that the version that is read is the one that ``point`` means: written for ``table``, and not later.
 
-        :raises TableNotFoundError: it was not.
+        :raises TableNotFoundError: it is not.
         """
         spans = [TableSpan(table.table_id), *(TableSpan.parse(item.span) for item in table.spans)]
-        if not self._reader.state(spans, version=self._version).records:
+        records = self._reader.state(spans, version=self._version).records
+        if not records and self.name not in point.table_ids:
             raise TableNotFoundError(f"version {self._version} of {self.location} is not of {self.name} as it is now")
+        if max(records.values(), default=0) > point.ts:
+            raise TableNotFoundError(
+                f"version {self._version} of {self.location} is not that of sync point {point.ts}: the table was set "
+                "back since, and written again; read a newer sync point"
+            )
 
     @property
     def location(self) -> str:

@@ -14,14 +14,11 @@ from owner.feed.state import is_running
 from owner.jobs import Basis, Update
 from owner.progress.facts import Facts
 from owner.progress.units import can_continue
-from owner.tables import repartition
-from owner.tables.sink_names import names_of
 from reactor.ids import Ts
 from reactor.records.base import UserConfig
 from reactor.records.changefeed import (
     ChangefeedConfig,
     ChangefeedInfo,
-    ChangefeedStatus,
     FeedState,
     FilterConfig,
     Mode,
@@ -31,9 +28,7 @@ from reactor.records.changefeed import (
 from reactor.records.source_settings import STORED_FLAT
 from reactor.state import ChangefeedState
 
-#: ``finished`` does not run either, but a finished changefeed can only be inspected, or continue in another mode
 UPDATABLE = (FeedState.STOPPED, FeedState.FAILED)
-REWINDABLE = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
 
 #: configuration keys that have no effect once the tables are known
 _SETTLED_BY_SNAPSHOT = (
@@ -78,7 +73,7 @@ def updated(facts: Facts, change: Update) -> ChangefeedInfo:
     if change.mode not in (None, info.mode):
         _refuse_mode(facts, change.mode)
     elif info.state not in UPDATABLE and not (is_running(info.state) and _is_of_filter(info, change)):
-        raise JobRefusedError(f"changefeed {info.id} is {info.state}: update is not possible{_cure(info.state)}")
+        raise JobRefusedError(f"changefeed {info.id} is {info.state}: update is not possible{cure(info.state)}")
     if change.config is not None and facts.record is not None:
         _refuse_settled(facts, change.config, is_moved=change.joining is not None)
     _refuse_joining(facts, change)
@@ -107,49 +102,6 @@ def differences(before: ChangefeedInfo, after: ChangefeedInfo) -> tuple[Differen
         found.append(Difference("target_ts", _shown(before.target_ts), _shown(after.target_ts)))
     old, new = dict(_settings(before.config)), dict(_settings(after.config))
     return (*found, *(Difference(f"config.{name}", old[name], new[name]) for name in old if old[name] != new[name]))
-
-
-def rewound(facts: Facts, ts: Ts) -> ChangefeedStatus:
-    """Return the status of the changefeed continuing from ``ts``, which is in the past or within what has been read.
-
-    :raises JobRefusedError: the log does not cover the range from there.
-    """
-    repartition.refuse_while_repartitioning(facts)
-    info, status, head = facts.info, facts.status, facts.head
-    known = max(status.checkpoint_ts, head.resolved_ts if head else Ts(0))
-    if ts > known:
-        raise JobRefusedError(
-            f"changefeed {info.id} has read up to {known}: starting at {ts} would lose changes; give a smaller Ts"
-        )
-    first = max(head.removed_ts if head else Ts(0), facts.record.start_ts if facts.record else info.start_ts)
-    if ts < first:
-        raise JobRefusedError(
-            f"the log of changefeed {info.id} reaches back to {first} only, not to {ts}: give a larger Ts, "
-            "or create another changefeed for a new snapshot"
-        )
-    return status.with_(checkpoint_ts=ts, checkpoint_time=0.0, min_table_barrier_ts=ts)
-
-
-def refuse_rewind(facts: Facts, ts: Ts) -> None:
-    """:raises JobRefusedError: it is not stopped, has no checkpoint to rewind, or is not past ``ts``."""
-    info, status = facts.info, facts.status
-    if info.state not in REWINDABLE:
-        raise JobRefusedError(f"changefeed {info.id} is {info.state}: rewind is not possible{_cure(info.state)}")
-    if facts.tables is None:
-        raise JobRefusedError(f"changefeed {info.id} has not replicated anything yet: there is nothing to go back to")
-    if ts >= status.checkpoint_ts:
-        raise JobRefusedError(f"changefeed {info.id} is at {status.checkpoint_ts}: {ts} is not before that; resume it")
-
-
-def refuse_replay(facts: Facts, ts: Ts) -> None:
-    """:raises JobRefusedError: continuing from ``ts`` would replay a schema change that the sink has applied."""
-    past = [at for at, record in sorted(facts.ddl.items()) if record.done and at > ts]
-    if past:
-        raise JobRefusedError(
-            f"the schema of {names_of(facts, facts.ddl[past[-1]])} was changed at {past[-1]}, behind {ts}: what was "
-            f"written under the old one does not fit the sink any more; continue at {past[-1]} or later, "
-            "or create another changefeed for a new snapshot"
-        )
 
 
 def _refuse_mode(facts: Facts, mode: Mode) -> None:
@@ -260,7 +212,8 @@ def _shown(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _cure(state: FeedState) -> str:
+def cure(state: FeedState) -> str:
+    """Return what lets a refused change of a changefeed in this state be made, as the end of a sentence."""
     match state:
         case FeedState.FINISHED:
             return "; it has finished: let it continue in another mode, or create another one"

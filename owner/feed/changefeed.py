@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from owner.errors import JobRefusedError
-from owner.feed import amendment, renewal, retention
+from owner.feed import amendment, renewal, retention, rewinding
 from owner.feed.backoff import Uniform
 from owner.feed.clean_up import CleanUp
 from owner.feed.conditions import Conditions
@@ -132,12 +132,10 @@ class Changefeed:
         after = self.machine.step(info, Trigger.RESUME)
         if retention.is_released(info):
             raise JobRefusedError(f"changefeed {info.id} cannot continue: {info.error and info.error.message}")
-        status = feed.status
         if checkpoint_ts is not None:
-            amendment.refuse_replay(facts, checkpoint_ts)
-            status = amendment.rewound(facts, checkpoint_ts)
+            return self._set_back(feed, after, checkpoint_ts, now)
         self.machine.reset()
-        return [*in_parts(again), *self._commit(feed, after, status, now=now)]
+        return [*in_parts(again), *self._commit(feed, after, feed.status, now=now)]
 
     def update(self, feed: ChangefeedState, change: Update, now: float) -> tuple[list[Effect], ChangefeedInfo]:
         """Return the effects and the new info. :raises JobRefusedError: not stopped, or nothing would change."""
@@ -147,12 +145,14 @@ class Changefeed:
 
     def rewind(self, feed: ChangefeedState, ts: Ts, now: float) -> list[Effect]:
         """:raises JobRefusedError: it is not stopped, or its log does not reach back to ``ts``."""
-        info = amendment.existing(feed)
-        facts = Facts.of(feed, info)
-        amendment.refuse_rewind(facts, ts)
-        amendment.refuse_replay(facts, ts)
+        rewinding.refuse_rewind(Facts.of(feed, info := amendment.existing(feed)), ts)
+        return self._set_back(feed, info, ts, now)
+
+    def _set_back(self, feed: ChangefeedState, after: ChangefeedInfo, ts: Ts, now: float) -> list[Effect]:
+        back = rewinding.set_back(facts := Facts.of(feed, after), ts)
         self.machine.reset()
-        return self._commit(feed, info, amendment.rewound(facts, ts), now=now)
+        again, stale = self.held.again(facts, now, back.held), back.removals(facts, cluster=self.site.cluster)
+        return [*in_parts(again), *self._commit(feed, after, back.status, stale, now=now)]
 
     def remove(self, feed: ChangefeedState, job_id: str, now: float, *, force: bool) -> list[Effect]:
         """Start its removal, or join one in progress."""

@@ -21,6 +21,7 @@ from agent.rows.schema import TableSchema
 from capture.api.port import WHOLE, ChangefeedSpec, DiffAsked, RepairAsked, TableDiff, TableRepair
 from capture.errors import GoneError
 from capture.member.copies import CopyPlace, CopyProgress
+from capture.member.preflight import SinkRecord
 from capture.member.services import LogRead, MemberDataPlane
 from capture.security.secrets import Keeper
 from owner.questions import (
@@ -100,12 +101,12 @@ class SimulatedDataPlane:
 
     async def recorded(
         self, info: ChangefeedInfo, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]
-    ) -> tuple[Ts, ...]:
+    ) -> tuple[SinkRecord, ...]:
         tables = self._node.world.outside.sinks[info.sink.sealed].tables
         found = [tables.get(table.table_id) for table in unit.tables]
         if not all(found):
             raise SinkConfigError("the sink has no record of a table")
-        return tuple(min(table.records.values()) for table in found if table)
+        return tuple(SinkRecord(min(table.records.values())) for table in found if table)
 
     async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
         """Does nothing: there is only one server."""

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from agent.errors import RESYNC, SinkFencedError, TableForeignError
+from agent.errors import RESYNC, SET_BACK, SinkFencedError, TableForeignError
 from agent.ports.sink import FeedContext, FlushTask, RowRepair
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.records.changefeed import SinkMode
@@ -29,8 +29,7 @@ def is_written(recorded: Ts | None, task: FlushTask) -> bool:
         return True
     if recorded < task.from_ts:
         raise TableForeignError(
-            f"the sink's table {name} was set back: it records {recorded}, and {task.from_ts} was written; bring the "
-            "newer one back and resume the changefeed, or pause it, and rewind it to a Ts that is not past the record"
+            f"the sink's table {name} was set back: it records {recorded}, and {task.from_ts} was written; {SET_BACK}"
         )
     if recorded != task.from_ts:
         raise SinkFencedError(

@@ -40,15 +40,22 @@ async def _starts(
 ) -> tuple[views.TablePosition, ...]:
     """Return the position from which each table will be written again.
 
-    :raises JobRefusedError: no table starts before ``ts``.
+    :raises JobRefusedError: no table starts before ``ts``, or one of them has lost what is before it.
     """
     names = [f"{table.schema_name}.{table.name}" for table in unit.tables]
     recorded = await data_plane.recorded(info, unit, partitionings)
-    if recorded and all(known > ts for known in recorded):
-        lowest, name = min(zip(recorded, names, strict=True))
+    back = [(record.back_ts, name) for record, name in zip(recorded, names, strict=False) if record.back_ts is not None]
+    if back and min(back)[0] < ts:
+        lowest, name = min(back)
+        raise JobRefusedError(
+            f"{name} was set back to {lowest} at the sink: what it lacks up to {ts} would not be written again; rewind "
+            f"to {lowest} or less"
+        )
+    if recorded and all(record.ts > ts for record in recorded):
+        lowest, name = min((record.ts, name) for record, name in zip(recorded, names, strict=True))
         raise JobRefusedError(
             f"the sink records {lowest} for {name} and no less for others: it holds every change up to there and takes "
             f"none twice, so going back to {ts} would change nothing; set its tables back first (restore a backup)"
         )
-    positions = recorded or (ts,) * len(names)
+    positions = [record.ts for record in recorded] or [ts] * len(names)
     return tuple(views.TablePosition(table=name, ts=known) for name, known in zip(names, positions, strict=True))

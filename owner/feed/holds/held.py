@@ -143,12 +143,14 @@ class HeldTables:
         last = [id for id, catch_up in self._catch_ups.items() if catch_up.is_last and id in facts.held]
         return min(spans.reached(last).values(), default=None) if last else None
 
-    def again(self, facts: "Facts", now: float) -> list[patches.Patch]:
-        """Retry all held tables at an operator's request, except those that are lost, paused or being copied."""
+    def again(self, facts: "Facts", now: float, back: Mapping[int, HeldTable] | None = None) -> list[patches.Patch]:
+        """Retry all held tables at an operator's request, except those that are lost, paused or being copied. ``back``:
+        tables that were set back, as they are now."""
         out = {id for id, resync in facts.resyncs.items() if resync.holds_table}
         out |= {id for id, held in facts.held.items() if held.stage is not HoldStage.HELD or held.is_paused}
-        waiting = [held for id, held in facts.held.items() if id not in out]
-        return [self._patch(held, held.with_(retry_at=self._wall(now))) for held in waiting]
+        known, retry_at = {**facts.held, **(back or {})}, self._wall(now)
+        after = {id: held if id in out else held.with_(retry_at=retry_at) for id, held in known.items()}
+        return [self._patch(held, after[id]) for id, held in facts.held.items() if after[id] is not held]
 
     def wished(self, before: HeldTable | None, after: HeldTable) -> tuple[patches.Patch, list[Effect]]:
         """An operator holds a table, lets it leave out changes, or has it tried again: what that writes and logs."""

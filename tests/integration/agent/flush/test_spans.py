@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from shutil import copytree, rmtree
 
@@ -218,6 +219,43 @@ async def test_a_table_that_was_set_back_while_no_process_ran_is_noticed(tmp_pat
     assert await rig.reopen() == 200
 
 
+async def test_a_sink_to_which_an_older_state_was_copied_is_noticed(tmp_path: Path) -> None:
+    """An operator has given the changefeed another URI."""
+    rig, other = SpanRig(tmp_path), tmp_path / "other"
+    await rig.put(FeedState.NORMAL)
+    await rig.write(150)
+    copytree(rig.lake, other)
+    await rig.write(200)
+    await rig.runtime.close()
+    rig.feed = feed_at(tmp_path, other)
+    rig.start("b")
+    with pytest.raises(TableForeignError, match=r"records 150, and 200 was written; .* or pause it, and rewind it to"):
+        await rig.reopen()
+    assert (await rig.runtime.open_span(RECORD, rig.span, Ts(150))).committed_ts == 150, "rewound"
+
+
+async def test_a_rewind_is_no_cure_behind_the_table_s_last_copy(tmp_path: Path) -> None:
+    rig, old = SpanRig(tmp_path), tmp_path / "old"
+    await rig.write(150)
+    copytree(rig.lake, old)
+    await rig.write(200)
+    rig.put_back(old)
+    with pytest.raises(TableForeignError, match="200 was written; it was copied at 180 since: bring the newer"):
+        await rig.runtime.open_span(RECORD.with_(start_ts=Ts(180)), rig.span, Ts(200))
+
+
+async def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It names the sink by its URI, too."""
+    rig = SpanRig(tmp_path)
+    await rig.write(150)
+    of = sha256("\n".join((rig.feed.sink_owner, rig.feed.incarnation, rig.feed.sink_uri)).encode()).hexdigest()[:8]
+    known = [[rig.span.table_id, rig.span.start, rig.span.end, 200]]
+    (rig.log / "records-x.json").write_text(json.dumps({"of": of, "records": known}))
+    rig.start("b")
+    with pytest.raises(TableForeignError, match="it records 150, and 200 was written"):
+        await rig.reopen()
+
+
 async def test_a_process_that_is_killed_leaves_what_it_has_seen_a_while_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,7 +297,7 @@ async def test_files_of_captures_that_are_long_gone_are_taken_over(tmp_path: Pat
         await rig.reopen()
 
 
-async def test_a_file_of_another_sink_or_a_damaged_one_says_nothing(tmp_path: Path) -> None:
+async def test_a_file_of_another_changefeed_or_a_damaged_one_says_nothing(tmp_path: Path) -> None:
     rig = SpanRig(tmp_path)
     await rig.write(150)
     span = rig.span

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.control.runtime import SpanPosition
 from agent.errors import (
     PositionLostError,
     SinkConfigError,
@@ -28,6 +29,7 @@ from capture.embedded import EmbeddedPostgres
 from capture.embedded.places import free_port
 from capture.errors import ConfigError, GoneError
 from capture.member import preflight
+from capture.member.preflight import SinkRecord
 from capture.member.services import LocalDataPlane
 from owner.questions import ReadPositions, RepartitionTable, TableRead
 from owner.scheduler.spans import even_spans
@@ -62,9 +64,14 @@ def feed(data_plane: LocalDataPlane, *, sink: str = "blackhole://", source: str 
 
 async def test_a_sink_tells_what_it_records_also_at_another_place(tmp_path: Path) -> None:
     data_plane = works_with_a_table(tmp_path)
-    assert await data_plane.recorded(feed(data_plane, sink=f"delta+file://{tmp_path}/lake"), UNIT, {}) == (100,)
     shutil.copytree(tmp_path / "lake", tmp_path / "copy")
-    assert await data_plane.recorded(feed(data_plane, sink=f"delta+file://{tmp_path}/copy"), UNIT, {}) == (100,)
+    for lake in ("lake", "copy"):
+        of_lake = feed(data_plane, sink=f"delta+file://{tmp_path}/{lake}")
+        assert await data_plane.recorded(of_lake, UNIT, {}) == (SinkRecord(Ts(100)),)
+    data_plane.feed(of_lake).furthest("main", "a").note(
+        [SpanPosition(TableSpan(TABLE.table_id), RECORD, Ts(120), Ts(130))]
+    )
+    assert await data_plane.recorded(of_lake, UNIT, {}) == (SinkRecord(Ts(100), back_ts=Ts(100)),), "it was set back"
     assert await data_plane.recorded(feed(data_plane), UNIT, {}) == (), "nothing is recorded there"
     with pytest.raises(SinkPassingError, match="is not the one that was written"):
         await data_plane.recorded(feed(data_plane, sink=f"delta+file://{tmp_path}/empty"), UNIT, {})
@@ -244,6 +251,6 @@ async def test_a_cut_reaches_the_sink_and_is_reported_to_the_owner(tmp_path: Pat
     with pytest.raises(GoneError):
         await life.answer(Ask(known.id, known.with_(created_at=9.0), question))
     cuts = {RECORD.table_id: TablePartitioning(table_id=RECORD.table_id, spans=2, wanted=2, number=1)}
-    assert await data_plane.recorded(known, UNIT, cuts) == (150,)
+    assert await data_plane.recorded(known, UNIT, cuts) == (SinkRecord(Ts(150)),)
     with pytest.raises(SinkFencedError):
         await data_plane.recorded(known, UNIT, {})

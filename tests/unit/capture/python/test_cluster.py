@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from anyio import to_thread
 from deltalake import write_deltalake
 
 import capture
+from agent.sinks.delta.table.place import TableOwner, first_properties, record_id
 from capture.errors import (
     CaptureNotEmptyError,
     CaptureNotFoundError,
@@ -27,7 +29,7 @@ from capture.python.local import LocalChangefeed
 from capture.python.moment import Moment
 from capture.python.table import Table
 from reactor.ids import TableSpan
-from reactor.records.changefeed import FeedState, Mode, Unit
+from reactor.records.changefeed import FeedState, Mode, SinkMode, Unit
 from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, HeldView, SpanView, TableView, called
 from tests.unit.capture.api.test_forwarding import SINK, SOURCE, served
@@ -156,9 +158,20 @@ def test_a_name_is_that_of_the_table_which_has_it_at_the_source(tmp_path: Path, 
     assert called(tables, "a.old") is None
 
 
+def written(path: Path, table_id: int, ts: int, *, row: int) -> None:
+    """A version of a table of changefeed shop's, which is at ``ts``."""
+    write_deltalake(
+        path,
+        pa.table({"id": [row]}),
+        mode="append",
+        description=TableOwner("shop", SinkMode.UPSERT).description(),
+        commit_properties=first_properties({record_id("shop", TableSpan(table_id)): ts}),
+    )
+
+
 def test_tables_of_a_moment_have_the_versions_of_its_sync_point(tmp_path: Path) -> None:
-    write_deltalake(tmp_path / "a" / "t", pa.table({"id": [1]}))
-    write_deltalake(tmp_path / "a" / "t", pa.table({"id": [2]}), mode="append")
+    written(tmp_path / "a" / "t", 0, 5, row=1)
+    written(tmp_path / "a" / "t", 0, 9, row=2)
     feed = ChangefeedView(
         id="shop",
         state=FeedState.NORMAL,
@@ -186,8 +199,8 @@ def test_tables_of_a_moment_have_the_versions_of_its_sync_point(tmp_path: Path) 
 
 def test_a_moment_has_the_tables_of_then_whatever_their_names_are_now(tmp_path: Path) -> None:
     """gh-ost and pt-online-schema-change end with a swap of names, which moves the tables at the sink."""
-    write_deltalake(tmp_path / "a" / "_t_old", pa.table({"id": [1]}))
-    write_deltalake(tmp_path / "a" / "t", pa.table({"id": [2]}))
+    written(tmp_path / "a" / "_t_old", 7, 4, row=1)
+    written(tmp_path / "a" / "t", 8, 5, row=2)
     now = {"a._t_old": 7, "a.t": 8}
     feed = ChangefeedView(
         id="shop",
@@ -204,23 +217,30 @@ def test_a_moment_has_the_tables_of_then_whatever_their_names_are_now(tmp_path: 
     assert [point.version_of(id) for id in (7, 9, 10)] == ["0", "3", ""]
 
 
-@pytest.mark.parametrize("is_it", [False, True])
-def test_a_point_that_names_no_tables_does_not_take_one_for_another(is_it: bool) -> None:
-    """Points of the first release have the tables' names alone."""
+@pytest.mark.parametrize(
+    ("records", "table_ids", "error"),
+    [
+        ({TableSpan(7): 4}, {}, ""),
+        ({}, {"a.t": 7}, ""),  # it had other spans then
+        ({}, {}, "version 3 of /lake/a/t is not of a\\.t as it is now"),
+        ({TableSpan(7): 6}, {"a.t": 7}, "version 3 of /lake/a/t is not that of sync point 5: the table was set back"),
+    ],
+    ids=["it is", "split", "a point of the first release, and another table", "set back and written again"],
+)
+def test_a_version_is_read_only_if_it_is_the_one_of_the_point(
+    records: dict[TableSpan, int], table_ids: dict[str, int], error: str
+) -> None:
     view = TableView(table="a.t", table_id=7, spans=(SpanView(span="7:0-10", checkpoint_ts=4),))
     asked: list[Any] = []
 
     def state(spans: Any, *, version: int | None) -> Any:
         asked.extend((*spans, version))
-        return SimpleNamespace(records={TableSpan(7): 4} if is_it else {})
+        return SimpleNamespace(records=records)
 
     reader: Any = SimpleNamespace(state=state, location="/lake/a/t")
     table = Table("shop", "a.t", reader, version=3)
-    if is_it:
-        table.check_has_been(view)
-    else:
-        with pytest.raises(TableNotFoundError, match=r"version 3 of /lake/a/t is not of a\.t as it is now"):
-            table.check_has_been(view)
+    with pytest.raises(TableNotFoundError, match=error) if error else nullcontext():
+        table.check_was(view, SyncPoint(ts=5, time=1.0, versions={"a.t": "3"}, table_ids=table_ids))
     assert asked == [TableSpan(7), TableSpan.parse("7:0-10"), 3]
 
 

@@ -69,6 +69,20 @@ def test_all_spans_stand_at_one_ts_which_is_recorded_with_the_sinks_versions() -
     assert [ask.ts for ask in cluster.reads] == [300, 390]
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_points_behind_a_rewind_are_removed(is_resumed: bool) -> None:
+    """Who restores a backup rewinds: a Delta table gives the versions of these points to other rows then."""
+    cluster = pointed("a")
+    cluster.advance_log(300)
+    cluster.step(4)
+    for ts in (150, 160, 300):
+        cluster.put(keys.SyncPointKey(CLUSTER, NAMESPACE, FEED, Ts(ts)), SyncPoint(ts=Ts(ts), time=1.0))
+    cluster.ask(jobs.Pause("1", FEED))
+    cluster.ask(jobs.Resume("2", FEED, Ts(160)) if is_resumed else jobs.Rewind("2", FEED, Ts(160)))
+    assert cluster.answers["2"].error == ""
+    assert [point.ts for point in points(cluster)] == [150, 160]
+
+
 def test_a_table_that_slipped_past_moves_the_hold_on() -> None:
     cluster = pointed("a", "b")
     cluster.step(2, after_s=float(EVERY_S))

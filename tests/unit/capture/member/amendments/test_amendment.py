@@ -26,6 +26,7 @@ from capture.member.amendments import amendment
 from capture.member.amendments.amendments import Amendments
 from capture.member.cluster_service import ClusterService
 from capture.member.copies import CopyPlace, CopyProgress
+from capture.member.preflight import SinkRecord
 from capture.member.services import DataPlane
 from capture.security.key_file import new_key
 from capture.security.secrets import Keeper
@@ -100,7 +101,7 @@ class PlayedService:
 
 
 class PlayedDataPlane:
-    def __init__(self, recorded: tuple[int, ...] = (150, 250)) -> None:
+    def __init__(self, recorded: tuple[int | SinkRecord, ...] = (150, 250)) -> None:
         self.keeper = Keeper(new_key())
         self.refusal: WeirError | None = None
         self.checked: list[str] = []
@@ -121,11 +122,11 @@ class PlayedDataPlane:
 
     async def recorded(
         self, info: ChangefeedInfo, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]
-    ) -> tuple[Ts, ...]:
+    ) -> tuple[SinkRecord, ...]:
         self.checked.append(info.sink.masked)
         if self.refusal:
             raise self.refusal
-        return tuple(Ts(ts) for ts in self._recorded)
+        return tuple(one if isinstance(one, SinkRecord) else SinkRecord(Ts(one)) for one in self._recorded)
 
     async def discover(self, info: ChangefeedInfo) -> SourceReport:
         await anyio.lowlevel.checkpoint()

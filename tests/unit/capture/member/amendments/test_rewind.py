@@ -7,6 +7,7 @@ import pytest
 from capture.errors import JobRefusedError
 from capture.member.amendments.rewind import rewind as asked_to_rewind
 from capture.member.cluster_service import ClusterService
+from capture.member.preflight import SinkRecord
 from capture.member.services import DataPlane
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
@@ -30,4 +31,17 @@ async def test_rewind_that_no_table_of_the_sink_would_notice_is_refused() -> Non
     service = PlayedService(SYNC)
     with pytest.raises(JobRefusedError, match=r"the sink records 210 for public\.t2 .*going back to 200 would change"):
         await rewind(service, PlayedDataPlane((300, 210)), 200)
+    assert service.asked == []
+
+
+@pytest.mark.parametrize("ts", [151, 150])
+async def test_rewind_that_leaves_out_what_a_table_has_lost_is_refused(ts: int) -> None:
+    """The other one has had no change since 120."""
+    service = PlayedService(SYNC)
+    data_plane = PlayedDataPlane((SinkRecord(Ts(150), back_ts=Ts(150)), SinkRecord(Ts(120))))
+    if ts == 150:
+        assert await rewind(service, data_plane, ts) == {"public.t1": 150, "public.t2": 120}
+        return
+    with pytest.raises(JobRefusedError, match=r"public\.t1 was set back to 150 at the sink: .* rewind to 150 or less"):
+        await rewind(service, data_plane, ts)
     assert service.asked == []

@@ -422,6 +422,21 @@ def test_a_changefeed_is_not_rewound_behind_what_it_has() -> None:
     assert cluster.checkpoint_ts() == 900
 
 
+@pytest.mark.parametrize("copied_ts", [100, 170])
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_held_table_goes_back_with_its_changefeed_as_far_as_its_last_copy(is_resumed: bool, copied_ts: int) -> None:
+    """Its sink was set back, which is why it is held: all of it is to be written again."""
+    cluster = broken()
+    unit = cluster.state.changefeeds[FEED].units["main"]
+    tables = tuple(one.with_(start_ts=copied_ts) if one.table_id == 1 else one for one in unit.tables)
+    cluster.put(keys.UnitKey(CLUSTER, NAMESPACE, FEED, "main"), unit.with_(tables=tables))
+    cluster.ask(Pause("1", FEED))
+    cluster.ask(Resume("2", FEED, Ts(150)) if is_resumed else Rewind("2", FEED, Ts(150)))
+    assert cluster.answers["2"].error == ""
+    assert held(cluster)[1].ts == max(150, copied_ts)
+    assert cluster.checkpoint_ts() == 150
+
+
 def test_while_some_captures_do_not_know_of_held_tables_it_is_the_changefeeds_error() -> None:
     cluster = SmallCluster(A, settings=OwnerSettings(standstill_s=1e9))
     cluster.create(info())
