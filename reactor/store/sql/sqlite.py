@@ -69,6 +69,7 @@ class SqliteDatabase:
 
     def __init__(self, path: Path, *, busy_s: float, clock: Clock | None = None) -> None:
         self.name = f"SQLite file {path}"
+        self._path = path
         _check_place(path)
         times = clock or machine_clock()
         with self._translated():
@@ -76,6 +77,7 @@ class SqliteDatabase:
             self._connection = sqlite3.connect(
                 path, timeout=busy_s, isolation_level=None, check_same_thread=False, cached_statements=256
             )
+            self._file = _file_at(path)
         try:
             with self._translated():
                 self._connection.create_function("weir_now", 0, lambda: int(times.now() * 1000))
@@ -87,6 +89,7 @@ class SqliteDatabase:
 
     @contextmanager
     def writing(self, is_given_up: Callable[[], bool]) -> Iterator["_Statements"]:
+        self._refuse_replaced()
         with self._transaction("BEGIN IMMEDIATE") as statements:
             yield statements
             if is_given_up():
@@ -94,6 +97,7 @@ class SqliteDatabase:
 
     @contextmanager
     def reading(self) -> Iterator["_Statements"]:
+        self._refuse_replaced()
         with self._transaction("BEGIN") as statements:
             yield statements
 
@@ -128,6 +132,15 @@ class SqliteDatabase:
         with self._transaction("BEGIN IMMEDIATE"):
             for statement in (*views.drops(), *views.statements(views.SQLITE)):
                 execute(statement)
+
+    def _refuse_replaced(self) -> None:
+        """A connection stays with its file, which nobody else sees if that was removed or replaced by a backup.
+
+        :raises StoreUnreachableError: it was; another connection shows what the store lacks since.
+        """
+        with self._translated():
+            if _file_at(self._path) != self._file:
+                raise StoreUnreachableError(f"{self.name} was removed or replaced; it is opened again")
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator["_Statements"]:
@@ -217,6 +230,14 @@ def _create(path: Path) -> None:
     """Readable by its owner only, as are the files that SQLite adds: it gives them the same permissions."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Return device and inode; None if there is no file."""
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _sql(sql: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from reactor.errors import StoreError, StoreUnreachableError
+from reactor.errors import RevisionsLostError, StoreError, StoreUnreachableError
 from reactor.store import sql
 from reactor.store.port import Compare, Put, Target, WatchBatch
 from reactor.store.sql import sqlite
@@ -58,6 +58,25 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def url(file: Path) -> str:
     return f"sqlite://{file}"
+
+
+@pytest.mark.parametrize("is_restored", [True, False], ids=["restored", "removed"])
+async def test_a_file_that_is_replaced_stops_its_clients(file: Path, url: str, is_restored: bool) -> None:
+    """A connection stays with the old file: another process would be the owner in the new one."""
+    client = await sql.connect(url)
+    await client.put("/g", b"1")
+    with sqlite3.connect(file) as source, sqlite3.connect(file.with_name("backup")) as backup:
+        source.backup(backup)
+    await client.put("/g", b"2")
+    for left in file.parent.glob(f"{file.name}*"):
+        left.unlink()
+    if is_restored:
+        file.with_name("backup").rename(file)
+    with pytest.raises(StoreUnreachableError, match="was removed or replaced; it is opened again"):
+        await client.put("/g", b"3")
+    with pytest.raises(RevisionsLostError):
+        await client.put("/g", b"3")
+    await client.close()
 
 
 @pytest.mark.matrix
