@@ -110,8 +110,8 @@ class Changefeed:
 
     def pause(self, feed: ChangefeedState, now: float) -> list[Effect]:
         """:raises JobRefusedError: it is not running."""
-        info = amendment.existing(feed)
-        return self._commit(feed, self.machine.step(info, Trigger.PAUSE), feed.status, now=now)
+        info, status = amendment.existing(feed), watermark.furthest(feed.status, self.latest)
+        return self._commit(feed, self.machine.step(info, Trigger.PAUSE), status, now=now)
 
     def resume(
         self, feed: ChangefeedState, checkpoint_ts: Ts | None, now: float, *, is_resync: bool = False
@@ -251,15 +251,15 @@ class Changefeed:
         self, feed: ChangefeedState, info: ChangefeedInfo, now: float, clearing: tuple[patches.Patch, ...]
     ) -> list[Effect]:
         """Tick while it does not run, or has just changed state; a stopped one keeps no log for ever at its source."""
+        status, effects = watermark.furthest(feed.status, self.latest), list[Effect]()
         self._release_unless_running(info)
-        effects: list[Effect] = []
         has_lasted = info.state is amendment.existing(feed).state
         if has_lasted and (error := retention.expired(info, self._wall(now))) is not None:
             info = self.machine.step(info, Trigger.EXPIRE, error=error)
         if retention.is_released(info):
             effects += self.clean_up.tick(feed.id, info, now)
         wake_at = now + 1.0 if self.machine.retry_at is None else self.machine.retry_at
-        return [*effects, *self._commit(feed, info, feed.status, clearing, now=now), WakeAt(wake_at)]
+        return [*effects, *self._commit(feed, info, status, clearing, now=now), WakeAt(wake_at)]
 
     def _tick_running(
         self,

@@ -202,6 +202,22 @@ def test_pause_and_resume() -> None:
     assert cluster.checkpoint_ts() == 400
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_checkpoint_that_was_shown_is_not_taken_back_when_it_stops(fails: bool) -> None:
+    """It is stored at intervals."""
+    cluster = running("a")
+    cluster.advance_log(400)
+    cluster.step(4, after_s=0.001)
+    assert (cluster.view().checkpoint_ts, cluster.checkpoint_ts()) == (400, 200)
+    if fails:
+        cluster.report(A, error("SinkUri"))
+        cluster.step(1, after_s=0.001)
+    else:
+        cluster.ask(jobs.Pause("1", FEED))
+    assert cluster.info().state in (FeedState.FAILED, FeedState.STOPPED)
+    assert (cluster.view().checkpoint_ts, cluster.checkpoint_ts()) == (400, 400)
+
+
 def test_resume_from_another_checkpoint() -> None:
     cluster = running("a")
     cluster.ask(jobs.Pause("1", FEED))
