@@ -8,7 +8,7 @@ used by one thread at a time.
 
 from bisect import bisect_right
 
-from agent.errors import LogError
+from agent.errors import NEW_POSITION, LogError
 from agent.log import segment
 from agent.log.head import epoch_of
 from agent.log.segment import SegmentName
@@ -95,7 +95,7 @@ def _check_whole(head: LogHead, valid: list[SegmentName], directory: LogDirector
         missing = next((seq for seq in range(first, head.last_seq + 1) if seq not in present), first)
         raise LogError(
             f"segment {missing} of the change log in {directory} is missing or there twice; "
-            "do all captures use the same log storage?"
+            f"do all captures use the same log storage? Bring it back; or pause the changefeed: {NEW_POSITION}"
         )
 
 
@@ -105,10 +105,11 @@ def _check_front(head: LogHead, valid: list[SegmentName], known_ts: Ts, director
     if known_ts < head.removed_ts:
         raise LogError(
             f"changes after {known_ts} are wanted, but those up to {head.removed_ts} were removed from the change log "
-            f"in {directory}; create another changefeed for a new snapshot if this does not pass"
+            f"in {directory}; if this does not pass, pause the changefeed: {NEW_POSITION}"
         )
     if valid and valid[0].seq > head.first_seq and known_ts < valid[0].first_ts:
         raise LogError(
             f"segments {head.first_seq} to {valid[0].seq - 1} of the change log in {directory} are gone, and changes "
-            f"after {known_ts} are wanted; did something else than Weir delete files there?"
+            f"after {known_ts} are wanted; did something else than Weir delete files there? Bring them back; or pause "
+            f"the changefeed: {NEW_POSITION}"
         )

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.errors import LogError
+from agent.errors import NEW_POSITION, LogError
 from agent.log.storage import LogDirectory, open_input
 from agent.rows.batches import SegmentRef, TableBatch
 from agent.rows.schema import LOG_BATCH, TableSchema
@@ -172,4 +172,7 @@ def _listing(reader: Any, path: str) -> list[tuple[int, int]]:
 
 def _damaged(path: str, error: Exception) -> LogError:
     said = (str(error).splitlines() or [type(error).__name__])[0][:120]
-    return LogError(f"segment {path} cannot be read ({said}); is the log storage complete?")
+    return LogError(
+        f"segment {path} cannot be read ({said}); is the log storage complete? Restore it; or pause the changefeed: "
+        f"{NEW_POSITION}"
+    )
