@@ -38,6 +38,7 @@ from owner.tables.verdict import Verdict, in_parts
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
 from reactor.ids import ChangefeedId, Ts
+from reactor.membership.progress import furthest
 from reactor.messages import Message
 from reactor.questions import Answered
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError
@@ -102,15 +103,14 @@ class Changefeed:
 
     def handle_answer(self, answer: Answered[Any]) -> None:
         """Pass the data plane's answer to the state machines that ask. Answers to an earlier run are ignored."""
-        machines: list[Asks] = [self.clean_up, self.removal]
-        machines += self.run.asking if self.run else []
+        machines: list[Asks] = [self.clean_up, self.removal, *(self.run.asking if self.run else ())]
         machines += [self.sync_points] if self.sync_points else []
         for machine in machines:
             machine.handle_answer(answer)
 
     def pause(self, feed: ChangefeedState, now: float) -> list[Effect]:
         """:raises JobRefusedError: it is not running."""
-        info, status = amendment.existing(feed), watermark.furthest(feed.status, self.latest)
+        info, status = amendment.existing(feed), furthest(feed.status, self.latest)
         return self._commit(feed, self.machine.step(info, Trigger.PAUSE), status, now=now)
 
     def resume(
@@ -251,7 +251,7 @@ class Changefeed:
         self, feed: ChangefeedState, info: ChangefeedInfo, now: float, clearing: tuple[patches.Patch, ...]
     ) -> list[Effect]:
         """Tick while it does not run, or has just changed state; a stopped one keeps no log for ever at its source."""
-        status, effects = watermark.furthest(feed.status, self.latest), list[Effect]()
+        status, effects = furthest(feed.status, self.latest), list[Effect]()
         self._release_unless_running(info)
         has_lasted = info.state is amendment.existing(feed).state
         if has_lasted and (error := retention.expired(info, self._wall(now))) is not None:

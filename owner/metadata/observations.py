@@ -18,6 +18,7 @@ from reactor import keys, patches
 from reactor.effects import Commit, Effect
 from reactor.errors import ConflictError
 from reactor.ids import CaptureId, ChangefeedId
+from reactor.membership.progress import furthest
 from reactor.patches import Patch, PatchGroup
 from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedStatus
@@ -162,8 +163,8 @@ class OwnerObservation:
 def stored_progress(feed: ChangefeedState, state: ClusterState, latest: ChangefeedStatus | None = None) -> list[Patch]:
     """Return what moves a changefeed's progress to its status, and makes its owner's entry void. ``latest``: what the
     owner knows and nobody has stored."""
-    status = latest if latest is not None and feed.status is not None else feed.status
-    if status is None or (status == feed.status and not feed.is_ahead):
+    status = furthest(feed.status, latest)
+    if status is None or (status is feed.status and not feed.is_ahead):
         return []
     key = keys.StatusKey(state.cluster, state.namespace, feed.id)
     return [patches.replace_record(key, feed.stored_status, feed.to_store(status))]

@@ -82,14 +82,6 @@ def covers(tables: Collection[int], positions: Iterable[SpanPosition]) -> bool:
     return all(end == KEY_SPACE for end in covered_to.values())
 
 
-def furthest(stored: ChangefeedStatus | None, latest: ChangefeedStatus | None) -> ChangefeedStatus | None:
-    """Return ``latest``, which a run has reached and shown, unless it is stored by now. No progress counts for it
-    (``reactor.membership.progress``): an earlier one may be on its way."""
-    if stored is None or latest is None or latest.checkpoint_ts <= stored.checkpoint_ts:
-        return stored
-    return latest.with_(generation=stored.generation + 1)
-
-
 def has_advanced(known: ChangefeedStatus | None, status: ChangefeedStatus) -> bool:
     """Return whether more than its time differs."""
     return known is None or known.with_(checkpoint_time=status.checkpoint_time) != status

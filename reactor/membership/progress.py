@@ -55,6 +55,14 @@ def newest(
     return _with(stored, found) if stored is not None and found is not None else stored
 
 
+def furthest(stored: ChangefeedStatus | None, latest: ChangefeedStatus | None) -> ChangefeedStatus | None:
+    """Return ``latest``, which a run has reached and shown, unless it is stored by now: that may have a greater
+    generation. No entry counts for what is returned: an earlier one may be on its way."""
+    if stored is None or latest is None or latest.checkpoint_ts <= stored.checkpoint_ts:
+        return stored
+    return latest.with_(generation=stored.generation + 1)
+
+
 def replacing(stored: ChangefeedStatus | None, status: ChangefeedStatus) -> ChangefeedStatus:
     """Return ``status`` as it is to be stored so that no entry counts for it."""
     return _with(stored, status, generation=stored.generation + 1) if stored is not None else status

@@ -13,6 +13,7 @@ from owner.settings import OwnerSettings
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
 from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.membership.progress import furthest
 from reactor.records.capture import CaptureInfo, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, SealedUri
 from reactor.records.formats import ClusterFormat, Feature
@@ -129,6 +130,33 @@ def test_it_writes_once_per_interval_and_times_alone_less_often() -> None:
     assert shared.tick(store.state(), {id: later}, 101.0) == [WakeAt(105.2)]
     store.commit(shared.tick(store.state(), {id: later}, 105.2))
     assert store.status(id).checkpoint_time == 9.0
+
+
+def test_what_its_owner_knows_from_before_brings_no_old_progress_back() -> None:
+    """The run's newest status is of before the one that was stored when it finished."""
+    store, shared = Store(), SharedProgress(A, OwnerSettings())
+    (id,) = feeds(1)
+    store.create(id, incarnation="1")
+    store.launch(id, A)
+    before = store.status(id)
+    store.commit(shared.tick(store.state(), {id: before.with_(checkpoint_ts=Ts(2))}, 100.0))
+    latest = store.status(id).with_(checkpoint_ts=Ts(6))
+    feed = store.state().changefeeds[id]
+    key = keys.StatusKey("c", _NS, id)
+    finished = Commit(patches.group([patches.replace_record(key, feed.stored_status, feed.to_store(latest))]))
+    store.commit([finished])
+    assert store.status(id).generation > latest.generation
+    store.hand_over(id, latest)
+    assert store.status(id).checkpoint_ts == 6
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_progress_that_is_on_its_way_does_not_count_for_what_is_stored_behind_it(is_known: bool) -> None:
+    stored = ChangefeedStatus(checkpoint_ts=Ts(2), generation=4)
+    latest = stored.with_(checkpoint_ts=Ts(2 if is_known else 6), generation=3)
+    found = furthest(stored, latest)
+    assert found is not None
+    assert (found.checkpoint_ts, found.generation) == ((2, 4) if is_known else (6, 5))
 
 
 @pytest.mark.parametrize(("owned", "interval_s"), [(1, 0.2), (40, 0.2), (100, 0.5), (1000, 1.0)])
