@@ -27,6 +27,7 @@ from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState, Mode, Unit
 from reactor.records.tables.held import LEFT_OUT_VALUE, PARTITION_ROWS, UNKNOWN_VALUES, HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.schema_change import pending_tables
 from reactor.records.tables.table import TableRecord
 from reactor.state import ChangefeedState
 
@@ -171,7 +172,8 @@ def _names(tables: Sequence[HeldTable]) -> str:
 
 def _unknown(feed: ChangefeedState, info: ChangefeedInfo) -> list[HeldTable]:
     """Return the held tables whose rows the log does not tell. Tables that join, are being copied, or wait for another
-    table to give up their name are left out."""
+    table to give up their name are left out; but not lost ones that were renamed before they were copied: their copy
+    waits for the name, which waits for their copy."""
     units = [unit for unit in feed.units.values() if unit.unit is Unit.SYNC]
     if not units:
         return []
@@ -180,15 +182,25 @@ def _unknown(feed: ChangefeedState, info: ChangefeedInfo) -> list[HeldTable]:
     taken = {f"{table.schema_name}.{table.name}" for table in known.values()}
     found = []
     for id, held in sorted(feed.held.items()):
-        if held.stage is HoldStage.TRIED or held.name in joining or id in feed.resyncs:
+        if held.stage is HoldStage.TRIED or held.name in joining:
             continue
-        if id in known:
+        if id in feed.resyncs:
+            is_wanted = held.stage is HoldStage.LOST and _is_renamed(feed, held)
+        elif id in known:
             is_wanted = _is_wanted(held, known[id], info)
         else:
             is_wanted = held.origin is HoldOrigin.SOURCE and held.name not in taken
         if is_wanted:
             found.append(held)
     return found
+
+
+def _is_renamed(feed: ChangefeedState, held: HeldTable) -> bool:
+    """Return whether its name at the source is another one by now, and it has not been copied."""
+    if feed.resyncs[held.table_id].table is not None:
+        return False
+    after = pending_tables(feed.ddl).get(held.table_id)
+    return after is not None and f"{after.schema_name}.{after.name}" != held.name
 
 
 def _is_wanted(held: HeldTable, table: TableRecord, info: ChangefeedInfo) -> bool:

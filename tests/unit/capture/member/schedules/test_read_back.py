@@ -103,6 +103,28 @@ async def test_new_tables_are_copied_at_once() -> None:
     assert await Bed(hold(2, "public.new"), hold(3, "public.a.b")).run(1.5) == ["public.new public.a.b"]
 
 
+@pytest.mark.parametrize(
+    ("stage", "name", "is_copied", "is_taken_in"),
+    [
+        (HoldStage.LOST, "new", False, True),
+        (HoldStage.LOST, "old", False, False),
+        (HoldStage.LOST, "new", True, False),
+        (HoldStage.HELD, "new", False, False),
+    ],
+    ids=["renamed", "only altered", "copied", "of an operator"],
+)
+async def test_a_lost_table_that_was_renamed_before_its_copy_is_copied_under_its_new_name(
+    stage: HoldStage, name: str, is_copied: bool, is_taken_in: bool
+) -> None:
+    """Its copy waited for the old name for good: the change of the name waits for the copy."""
+    bed = Bed(hold(1, "public.old", origin=HoldOrigin.RESYNC, stage=stage, error=error_of("PositionLost")))
+    resync = TableResync(table_id=1, name="public.old", number=1, table=OLD if is_copied else None)
+    bed.put(keys.ResyncKey("c", "default", FEED, 1), resync.encode())
+    change = TableChange(kind=SchemaChangeKind.RENAME, table_id=1, table=OLD.with_(name=name))
+    bed.put(keys.DdlKey("c", "default", FEED, Ts(9)), DdlRecord(ts=Ts(9), changes=(change,)).encode())
+    assert await bed.run(1.5) == ["public.old"] * is_taken_in
+
+
 async def test_hundreds_of_new_tables_are_copied_some_at_a_time() -> None:
     """As many as the owner takes in one transaction."""
     bed = Bed(*(hold(n, f"public.t{n}") for n in range(10, 210)))
