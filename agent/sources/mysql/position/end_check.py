@@ -12,7 +12,8 @@ from agent.sources.mysql.server.identity import read_identity
 from agent.sources.mysql.server.uri import Target
 from reactor.ids import Ts
 
-_PAUSE_S: Final = 10.0
+#: each time is a connection of its own, of each changefeed
+_PAUSE_S: Final = 60.0
 
 
 class EndCheck:
