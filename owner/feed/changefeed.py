@@ -149,10 +149,10 @@ class Changefeed:
         return self._set_back(feed, info, ts, now)
 
     def _set_back(self, feed: ChangefeedState, after: ChangefeedInfo, ts: Ts, now: float) -> list[Effect]:
-        back = rewinding.set_back(facts := Facts.of(feed, after), ts)
+        back = rewinding.set_back(facts := Facts.of(feed, after), ts, cluster=self.site.cluster)
         self.machine.reset()
-        again, stale = self.held.again(facts, now, back.held), back.removals(facts, cluster=self.site.cluster)
-        return [*in_parts(again), *self._commit(feed, after, back.status, stale, now=now)]
+        again = self.held.again(facts, now, back.held)
+        return [*in_parts(again), *self._commit(feed, after, back.status, back.removals, now=now)]
 
     def remove(self, feed: ChangefeedState, job_id: str, now: float, *, force: bool) -> list[Effect]:
         """Start its removal, or join one in progress."""

@@ -19,24 +19,20 @@ from reactor.records.changefeed import ChangefeedStatus, FeedState
 from reactor.records.tables.held import HeldTable
 
 #: ``finished`` does not run either, but a finished changefeed can only be inspected, or continue in another mode
-REWINDABLE = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
+_REWINDABLE = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
 
 
 @dataclass(frozen=True, slots=True)
 class SetBack:
-    """Records that change with the position: ``held`` tables that are past it, by id, and stale ``sync_points``."""
+    """Records that change with the position: ``held`` tables that are past it, by id; ``removals`` of the sync points
+    behind it."""
 
     status: ChangefeedStatus
     held: dict[int, HeldTable]
-    sync_points: tuple[Ts, ...]
-
-    def removals(self, facts: Facts, *, cluster: str) -> tuple[patches.Patch, ...]:
-        """Return the patches that remove the sync points."""
-        place = (cluster, facts.info.namespace, facts.info.id)
-        return tuple(patches.delete(keys.SyncPointKey(*place, ts)) for ts in self.sync_points)
+    removals: tuple[patches.Patch, ...]
 
 
-def set_back(facts: Facts, ts: Ts) -> SetBack:
+def set_back(facts: Facts, ts: Ts, *, cluster: str) -> SetBack:
     """Return the changefeed's records if it continues from ``ts``, which is in the past or within what has been read.
 
     :raises JobRefusedError: the log does not cover the range from there, or a schema change would be replayed.
@@ -56,17 +52,18 @@ def set_back(facts: Facts, ts: Ts) -> SetBack:
             "or copy all tables again (changefeed resume --resync)"
         )
     back = ((id, held, _position(facts, id, ts)) for id, held in facts.held_with_log.items())
+    place = (cluster, info.namespace, info.id)
     return SetBack(
         status.with_(checkpoint_ts=ts, checkpoint_time=0.0, min_table_barrier_ts=ts),
         {id: held.with_(ts=at) for id, held, at in back if at < held.ts},
-        tuple(point.ts for point in facts.sync_points if point.ts > ts),
+        tuple(patches.delete(keys.SyncPointKey(*place, point.ts)) for point in facts.sync_points if point.ts > ts),
     )
 
 
 def refuse_rewind(facts: Facts, ts: Ts) -> None:
     """:raises JobRefusedError: it is not stopped, has no checkpoint to rewind, or is not past ``ts``."""
     info, status = facts.info, facts.status
-    if info.state not in REWINDABLE:
+    if info.state not in _REWINDABLE:
         raise JobRefusedError(f"changefeed {info.id} is {info.state}: rewind is not possible{cure(info.state)}")
     if facts.tables is None:
         raise JobRefusedError(f"changefeed {info.id} has not replicated anything yet: there is nothing to go back to")

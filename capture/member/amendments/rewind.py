@@ -44,18 +44,19 @@ async def _starts(
     """
     names = [f"{table.schema_name}.{table.name}" for table in unit.tables]
     recorded = await data_plane.recorded(info, unit, partitionings)
-    back = [(record.back_ts, name) for record, name in zip(recorded, names, strict=False) if record.back_ts is not None]
+    if not recorded:
+        return tuple(views.TablePosition(table=name, ts=ts) for name in names)
+    back = [(record.back_ts, name) for record, name in zip(recorded, names, strict=True) if record.back_ts is not None]
     if back and min(back)[0] < ts:
         lowest, name = min(back)
         raise JobRefusedError(
             f"{name} was set back to {lowest} at the sink: what it lacks up to {ts} would not be written again; rewind "
             f"to {lowest} or less"
         )
-    if recorded and all(record.ts > ts for record in recorded):
+    if all(record.ts > ts for record in recorded):
         lowest, name = min((record.ts, name) for record, name in zip(recorded, names, strict=True))
         raise JobRefusedError(
             f"the sink records {lowest} for {name} and no less for others: it holds every change up to there and takes "
             f"none twice, so going back to {ts} would change nothing; set its tables back first (restore a backup)"
         )
-    positions = [record.ts for record in recorded] or [ts] * len(names)
-    return tuple(views.TablePosition(table=name, ts=known) for name, known in zip(names, positions, strict=True))
+    return tuple(views.TablePosition(table=name, ts=at.ts) for at, name in zip(recorded, names, strict=True))

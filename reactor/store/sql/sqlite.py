@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from reactor import files
 from reactor.errors import StoreError, StoreUnreachableError
 from reactor.store.sql import views
 from reactor.store.sql.database import Query, Row
@@ -77,7 +78,7 @@ class SqliteDatabase:
             self._connection = sqlite3.connect(
                 path, timeout=busy_s, isolation_level=None, check_same_thread=False, cached_statements=256
             )
-            self._file = _file_at(path)
+            self._file = files.identity(path)
         try:
             with self._translated():
                 self._connection.create_function("weir_now", 0, lambda: int(times.now() * 1000))
@@ -139,7 +140,7 @@ class SqliteDatabase:
         :raises StoreUnreachableError: it was; another connection shows what the store lacks since.
         """
         with self._translated():
-            if _file_at(self._path) != self._file:
+            if files.identity(self._path) != self._file:
                 raise StoreUnreachableError(f"{self.name} was removed or replaced; it is opened again")
 
     @contextmanager
@@ -230,14 +231,6 @@ def _create(path: Path) -> None:
     """Readable by its owner only, as are the files that SQLite adds: it gives them the same permissions."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def _file_at(path: Path) -> tuple[int, int] | None:
-    """Return device and inode; None if there is no file."""
-    with suppress(FileNotFoundError):
-        found = path.stat()
-        return found.st_dev, found.st_ino
-    return None
 
 
 def _sql(sql: str) -> str:

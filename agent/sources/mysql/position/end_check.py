@@ -27,7 +27,7 @@ class EndCheck:
         self._since = 0.0
 
     def check(self, cut: LogChunk) -> None:
-        """:raises SourceUnreachableError: it has not; whoever opens it again is told whether it can be continued."""
+        """:raises SourceUnreachableError: the binlog ends before ``cut``; ``resume`` checks whether it can continue."""
         now = time.monotonic()
         if cut.resolved_ts != self._resolved_ts:
             self._resolved_ts, self._since = cut.resolved_ts, now

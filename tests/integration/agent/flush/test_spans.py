@@ -191,6 +191,12 @@ class SpanRig:
         [done] = (await self.runtime.flush([at], self.rig.limits())).spans
         assert (done.error, done.position.committed_ts) == (None, ts)
 
+    async def write_behind(self, copy: Path) -> None:
+        """Write, copy the lake, and write on."""
+        await self.write(150)
+        copytree(self.lake, copy)
+        await self.write(200)
+
     async def reopen(self) -> Ts:
         return (await self.runtime.open_span(RECORD, self.span, Ts(230))).committed_ts
 
@@ -203,9 +209,7 @@ class SpanRig:
 async def test_a_table_that_was_set_back_while_no_process_ran_is_noticed(tmp_path: Path, next_capture: str) -> None:
     rig, old, newest = SpanRig(tmp_path), tmp_path / "old", tmp_path / "newest"
     await rig.put(FeedState.NORMAL)
-    await rig.write(150)
-    copytree(rig.lake, old)
-    await rig.write(200)
+    await rig.write_behind(old)
     await rig.runtime.close()
     rig.start(next_capture)
     assert await rig.reopen() == 200, "as it was left"
@@ -223,9 +227,7 @@ async def test_a_sink_to_which_an_older_state_was_copied_is_noticed(tmp_path: Pa
     """An operator has given the changefeed another URI."""
     rig, other = SpanRig(tmp_path), tmp_path / "other"
     await rig.put(FeedState.NORMAL)
-    await rig.write(150)
-    copytree(rig.lake, other)
-    await rig.write(200)
+    await rig.write_behind(other)
     await rig.runtime.close()
     rig.feed = feed_at(tmp_path, other)
     rig.start("b")
@@ -236,9 +238,7 @@ async def test_a_sink_to_which_an_older_state_was_copied_is_noticed(tmp_path: Pa
 
 async def test_a_rewind_is_no_cure_behind_the_table_s_last_copy(tmp_path: Path) -> None:
     rig, old = SpanRig(tmp_path), tmp_path / "old"
-    await rig.write(150)
-    copytree(rig.lake, old)
-    await rig.write(200)
+    await rig.write_behind(old)
     rig.put_back(old)
     with pytest.raises(TableForeignError, match="200 was written; it was copied at 180 since: bring the newer"):
         await rig.runtime.open_span(RECORD.with_(start_ts=Ts(180)), rig.span, Ts(200))
@@ -261,9 +261,7 @@ async def test_a_process_that_is_killed_leaves_what_it_has_seen_a_while_ago(
 ) -> None:
     monkeypatch.setattr(furthest, "_SAVE_S", 0.0)
     rig, old = SpanRig(tmp_path), tmp_path / "old"
-    await rig.write(150)
-    copytree(rig.lake, old)
-    await rig.write(200)
+    await rig.write_behind(old)
     rig.put_back(old)
     rig.start("b")
     with pytest.raises(TableForeignError, match="it records 150, and 200 was written"):
@@ -281,9 +279,7 @@ async def test_a_changefeed_that_is_removed_leaves_no_file(tmp_path: Path) -> No
 async def test_files_of_captures_that_are_long_gone_are_taken_over(tmp_path: Path) -> None:
     rig, old = SpanRig(tmp_path), tmp_path / "old"
     await rig.put(FeedState.NORMAL)
-    await rig.write(150)
-    copytree(rig.lake, old)
-    await rig.write(200)
+    await rig.write_behind(old)
     await rig.runtime.close()
     assert rig.files() == ["records-a.json"]
     os.utime(rig.log / "records-a.json", (0, 0))

@@ -1,13 +1,13 @@
 """Open catalogs: those of this process, each opened again where the file of an embedded one was replaced."""
 
-import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from pyiceberg.catalog import Catalog
+
+from reactor import files
 
 #: what a catalog is opened with, the process (connections must not pass a fork) and the lake's location among it
 Key = tuple[object, ...]
@@ -32,12 +32,12 @@ def opened(key: Key, open: Callable[[], Catalog], *, database: str = "") -> Cata
     """
     with _opening:
         known = _opened.get(key)
-        if known is not None and _file(database) not in (known.file, None):
+        if known is not None and database and files.identity(database) not in (known.file, None):
             _opened.pop(key).catalog.close()
             known = None
         if known is None:
             catalog = open()
-            known = _opened[key] = _Opened(catalog, _file(database))
+            known = _opened[key] = _Opened(catalog, files.identity(database) if database else None)
         return known.catalog
 
 
@@ -46,11 +46,3 @@ def close_at(location: str) -> None:
     with _opening:
         for key in [key for key in _opened if location in key]:
             _opened.pop(key).catalog.close()
-
-
-def _file(database: str) -> tuple[int, int] | None:
-    if database:
-        with suppress(FileNotFoundError):
-            found = os.stat(database)
-            return found.st_dev, found.st_ino
-    return None
