@@ -9,12 +9,18 @@ import json
 import os
 import random
 import socket
+from collections import deque
 from pathlib import Path
+from typing import Final
 
 from capture.errors import EmbeddedError, PortInUseError
 
 _PORTS = range(20_000, 32_000)
 _ATTEMPTS = 200
+_HELD_MAX: Final = 64
+
+#: each holds a port that was chosen lately, so that no other process chooses it before its server listens there
+_held: deque[socket.socket] = deque(maxlen=_HELD_MAX)
 
 
 def package(name: str) -> Path:
@@ -57,15 +63,29 @@ def save_state(path: Path, state: dict[str, str | int]) -> None:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that is free at the moment.
+    """Return a free port of 127.0.0.1, which nobody else is given until a server has had time to listen there.
 
     :raises PortInUseError: none was found.
     """
-    # processes that begin at once, with one seed, must not choose alike
+    # processes that begin at once, with one seed, must not try the same ones
     for port in random.SystemRandom().sample(_PORTS, _ATTEMPTS):
-        if is_free(port):
+        if _hold(port):
             return port
     raise PortInUseError(f"no free port between {_PORTS.start} and {_PORTS.stop}; stop something that listens there")
+
+
+def _hold(port: int) -> bool:
+    """Bind a socket to the port, without listening; return whether it was free."""
+    holder = socket.socket()
+    try:
+        holder.bind(("127.0.0.1", port))
+    except OSError:
+        holder.close()
+        return False
+    # set after the bind: a second holder, which binds without it, is refused; a server, which binds with it, is not
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _held.append(holder)
+    return True
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:

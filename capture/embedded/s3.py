@@ -92,6 +92,7 @@ class EmbeddedS3(EmbeddedPart):
             f"-volume.max={_VOLUMES_MAX}",
             "-master.volumeSizeLimitMB=64",
             "-master.volumePreallocate=false",
+            "-master.telemetry=false",
         ]
         with self._log.open("ab") as output:
             self._child = children.spawn(command, output=output)

@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import os
 import signal
+import socket
 import ssl
 import stat
 import subprocess
@@ -256,3 +257,12 @@ def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
 
 def test_free_ports_are_outside_the_range_of_outgoing_connections() -> None:
     assert all(places.free_port() < 32_768 for _ in range(20))
+
+
+def test_a_port_that_was_chosen_is_not_chosen_again_and_takes_a_server() -> None:
+    port = places.free_port()
+    assert not places._hold(port)
+    with socket.create_server(("127.0.0.1", port)) as server:
+        assert server.getsockname()[1] == port
+        assert not places.is_free(port)
+    places.require_free(port, who="a second run")
