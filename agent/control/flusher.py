@@ -1,7 +1,8 @@
 """Flusher: an actor that flushes all of a changefeed's spans on one capture, one flush at a time.
 
 What arrives during a flush (new log, joining spans, a new barrier) is handled by the next flush: batches grow under
-load, and lag stays low when idle. ``Leave`` is handled between two flushes, so after its answer nothing writes the span
+load, and lag stays low when idle. Where the log's head moves without segments, spans that are together move at once,
+without a flush. ``Leave`` is handled between two flushes, so after its answer nothing writes the span
 any more. The processor stores the newest limits in ``Limits`` and pokes the flusher; pokes during a flush are merged.
 
 A failure specific to one table delays only that table: it is retried with growing delays, and after some attempts, or
@@ -20,7 +21,7 @@ import structlog
 
 from agent.control.actors import ActorContext, Reference
 from agent.control.lost_workers import LOSSES_MAX, LostWorkers, is_loss, is_single
-from agent.control.positions import Positions
+from agent.control.positions import Positions, jobs_of
 from agent.control.runtime import NOBODY, Advanced, FlushLimits, SpanFlushed, SpanPosition, SpanRuntime, Together
 from agent.errors import (
     RESYNC,
@@ -39,6 +40,7 @@ from agent.running_error import running_error
 from reactor.errors import Scope, WeirError
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import RunningError
+from reactor.records.log_head import LogHead
 from reactor.records.tables.table import TableRecord
 
 _RETRY_S = 1.0
@@ -49,9 +51,6 @@ _FAILURES_MAX = 5
 _WHOLE_MAX = 2
 #: a span that joins more than this number of others is flushed a little later: together with those that follow it
 _MANY, _JOINING_S = 100, 0.2
-#: suspects are flushed in at most this many jobs, one after the other: after a kill all tables wait for them. Among
-#: more suspects, the cause is found in several steps
-_TRIALS_MAX = 8
 #: transient errors of the sink, the log's storage or Spark as a whole: reported at once, and retried
 PASSING = frozenset(
     {JobTimeoutError.code, SinkTimeoutError.code, SinkPassingError.code, SinkConfigError.code, LogError.code}
@@ -127,6 +126,9 @@ class Flusher:
         self._context: ActorContext | None = None
         self._is_poked = False
         self._is_waiting = False
+        self._is_flushing = False
+        #: the head whose log those together have read to its end
+        self._read: LogHead | None = None
         #: consecutive failures of flushes that concern all tables, and of those that failed as a whole
         self._failures = 0
         self._whole_failures = 0
@@ -145,9 +147,25 @@ class Flusher:
 
     def poke(self) -> None:
         """Flush soon; called by the processor after it has changed the limits."""
-        if not (self._is_poked or self._is_waiting) and self._me is not None:
-            self._is_poked = True
-            self._me.tell_nowait(Poke())
+        if self._is_poked or self._is_waiting or self._me is None or self._move_quietly():
+            return
+        self._is_poked = True
+        self._me.tell_nowait(Poke())
+
+    def _move_quietly(self) -> bool:
+        """Move the spans if all are together, and there is nothing in the log behind them; else return False."""
+        limits, together = self._limits.now, self._positions.together
+        if self._is_flushing or self._is_narrowing or self._positions.apart or limits is None or self._read is None:
+            return False
+        head = limits.head
+        is_read = (head.epoch, head.last_seq) == (self._read.epoch, self._read.last_seq)
+        if not is_read or together.ts < max(self._read.resolved_ts, head.removed_ts):
+            return False
+        if limits.tables is not self._tables or limits.limited or limits.suspects or self._lost.tables:
+            return False
+        if together.ts < limits.highest_ts:
+            self._settle((), limits, limits.highest_ts)
+        return True
 
     def _poke_for_joined(self) -> None:
         """A flush looks at all spans that are apart; of thousands that join one by one, many get it together."""
@@ -168,7 +186,11 @@ class Flusher:
                 return self._positions.pop(span)
             case Poke():
                 self._is_poked = self._is_waiting = False
-                await self._flush()
+                self._is_flushing = True
+                try:
+                    await self._flush()
+                finally:
+                    self._is_flushing = False
         return None
 
     async def _flush(self) -> None:
@@ -187,7 +209,7 @@ class Flusher:
         if self._is_narrowing:
             await self._flush_singly(due, limits)
         else:
-            others, *trials = _apart(due, suspects)
+            others, *trials = jobs_of(due, suspects)
             is_behind = self._positions.together.ts < limits.highest_ts
             together = self._positions.together if is_behind else NOBODY
             if others or together:
@@ -212,6 +234,9 @@ class Flusher:
         self._note(flushes=1, rows=rows)
         self._whole_failures = 0
         self._settle(_of_tables(flushed.spans), limits, None if together is NOBODY else flushed.together_ts)
+        head = limits.head
+        if not flushed.is_behind and self._positions.together.ts == head.resolved_ts and head.is_complete:
+            self._read = head
         if flushed.is_behind:
             self.poke()
 
@@ -344,17 +369,6 @@ def _is_due(position: SpanPosition, limits: FlushLimits) -> bool:
     point."""
     target = limits.target(position.table.table_id)
     return target > position.checkpoint_ts and target >= position.table.consistent_ts
-
-
-def _apart(due: list[SpanPosition], suspects: frozenset[int]) -> list[list[SpanPosition]]:
-    """Divide the spans into jobs. The first has all that are not suspects; these form a limited number of groups."""
-    tables = sorted({at.table.table_id for at in due} & suspects) if suspects else []
-    size = max(1, -(-len(tables) // _TRIALS_MAX))
-    group = {table: 1 + number // size for number, table in enumerate(tables)}
-    groups: dict[int, list[SpanPosition]] = {0: []}
-    for position in due:
-        groups.setdefault(group.get(position.table.table_id, 0), []).append(position)
-    return [groups[number] for number in sorted(groups)]
 
 
 def _is_passing(error: RunningError) -> bool:

@@ -13,6 +13,10 @@ from agent.control.runtime import SpanFlushed, SpanPosition, Together
 from reactor.ids import TableSpan, Ts
 from reactor.records.tables.table import TableRecord
 
+#: suspects are flushed in at most this many jobs, one after the other: after a kill all tables wait for them. Among
+#: more suspects, the cause is found in several steps
+_TRIALS_MAX = 8
+
 
 class Positions:
     """Positions of all spans: each is either in ``apart`` or in ``together``."""
@@ -98,3 +102,14 @@ class Positions:
             position = self.apart.get(span)
             if position is not None and (table := newest(position.table)) is not position.table:
                 self.apart[span] = replace(position, table=table)
+
+
+def jobs_of(due: list[SpanPosition], suspects: frozenset[int]) -> list[list[SpanPosition]]:
+    """Divide the spans into jobs. The first has all that are not suspects; these form a limited number of groups."""
+    tables = sorted({at.table.table_id for at in due} & suspects) if suspects else []
+    size = max(1, -(-len(tables) // _TRIALS_MAX))
+    group = {table: 1 + number // size for number, table in enumerate(tables)}
+    groups: dict[int, list[SpanPosition]] = {0: []}
+    for position in due:
+        groups.setdefault(group.get(position.table.table_id, 0), []).append(position)
+    return [groups[number] for number in sorted(groups)]

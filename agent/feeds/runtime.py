@@ -28,7 +28,9 @@ from agent.errors import (
 from agent.feeds.attempts import Attempts
 from agent.feeds.furthest import FurthestRecords, is_kept
 from agent.flush import job
-from agent.log.head import LogWriter, MetaHeadStore
+from agent.log.head import LogWriter
+from agent.log.head_store import MetaHeadStore
+from agent.log.quiet import QuietMoves
 from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
@@ -136,7 +138,7 @@ class Feed:
 class ChangefeedRuntime:
     """``agent.control.runtime.SpanRuntime`` of one changefeed. ``checkpoint`` returns what every flowing span has
     passed, ``held`` what every held table has; ``joined``: the revision at which the capture became a member;
-    ``trials``: see ``agent.feeds.attempts``, shared by all changefeeds of a process."""
+    ``trials``: see ``agent.feeds.attempts``; it is shared by all of a process, and ``quiet`` by all of a session."""
 
     def __init__(
         self,
@@ -150,11 +152,13 @@ class ChangefeedRuntime:
         source: str = "main",
         joined: int = 0,
         trials: anyio.Lock | None = None,
+        quiet: QuietMoves | None = None,
     ) -> None:
         self._feed = feed
         self._capture = capture
         self._client = client
         self._executor = executor
+        self._quiet = quiet or QuietMoves(client)
         self._checkpoint = checkpoint
         self._held = held
         self._source = source
@@ -335,6 +339,7 @@ class ChangefeedRuntime:
         await records.write(running)
         feed = self._feed
         log_key = keys.LogKey(feed.cluster, feed.namespace, feed.id, order.source)
+        attempts_key = keys.StreamAttemptKey(feed.cluster, feed.namespace, feed.id, order.source)
         if running.needs_position:
             place = Place(records, self._client, log_key, feed.manifest(order.source), feed.log_directory(order.source))
             with waiting(on_progress) as wait:
@@ -342,22 +347,18 @@ class ChangefeedRuntime:
         schemas = await to_thread.run_sync(feed.manifest(order.source).read_schemas)
         identity = Identity(running.system_id, running.timeline)
         reader = await readers.claim(self._client, feed.cluster, feed.reader) if source.numbers_readers else 0
+        store = MetaHeadStore(self._client, log_key, guard=feed.guard, quiet=self._quiet)
         unit = SyncUnit(
             source.streams(StreamOrder(running.tables, identity, schemas, reader, frozenset(running.joining))),
             Position(running.start_ts, running.start_position),
-            writer=LogWriter(
-                MetaHeadStore(self._client, log_key, guard=feed.guard), capture=self._capture, epoch_floor=feed.created
-            ),
+            writer=LogWriter(store, capture=self._capture, epoch_floor=feed.created),
             directory=feed.log_directory(order.source),
             needs=self._needs,
-            attempts=self._stream_attempts(order.source),
+            attempts=StreamAttempts(self._client, attempts_key, self._capture, feed.epoch, feed.guard),
+            quiet_s=lambda: self._quiet.interval_s,
         )
-        await sync_watch.run(unit, on_progress)
-
-    def _stream_attempts(self, source: str) -> StreamAttempts:
-        feed = self._feed
-        key = keys.StreamAttemptKey(feed.cluster, feed.namespace, feed.id, source)
-        return StreamAttempts(self._client, key, self._capture, feed.epoch, feed.guard)
+        with self._quiet.of_a_log():
+            await sync_watch.run(unit, on_progress)
 
     def _needs(self) -> Needs:
         config = self._feed.config

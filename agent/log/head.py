@@ -9,23 +9,19 @@ beyond it are no longer part of the log, and the source is read again from ``res
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import anyio
 import structlog
 
-from agent.errors import NEW_POSITION, HoldTooEarlyError, LogFencedError, PositionLostError
-from agent.log.stored_form import format_of, get_prefix_whole, stored_form
+from agent.errors import NEW_POSITION, LogFencedError, PositionLostError
+from agent.log.head_store import HeadStore, StoredHead
 from agent.object_store import is_object_store
 from agent.rows.batches import SegmentRef
 from reactor.errors import StoreError
 from reactor.ids import CaptureId, Ts
-from reactor.keys import DdlKey, LogKey, ddl_prefix
-from reactor.records.formats import Feature
 from reactor.records.log_head import Era, LogHead
-from reactor.records.tables.schema_change import DdlRecord, TableChange
-from reactor.store.port import Compare, MetaStore, Put, Target
+from reactor.records.tables.schema_change import DdlRecord
 
 #: schema changes per transaction with the head, and their bytes; etcd allows 128 operations and 1.5 MiB by default
 _DDL_MAX, _DDL_BYTES = 64, 1 << 20
@@ -36,106 +32,6 @@ _RETRY_S, _RETRY_MAX_S = 0.2, 5.0
 T = TypeVar("T")
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class StoredHead:
-    """The stored head; ``revision`` is the key's, 0 if there is no head yet."""
-
-    head: LogHead | None
-    revision: int
-
-
-class HeadStore(Protocol):
-    """The store of the head. Errors are ``StoreError``; after one, a swap may or may not have happened."""
-
-    async def read(self) -> StoredHead: ...
-
-    async def swap(self, head: LogHead, *, revision: int, ddl: Sequence[DdlRecord] = ()) -> int | None:
-        """Write ``head`` if the key is still at ``revision``. Return its new revision, or None if the key had changed.
-
-        ``ddl`` is written in the same transaction.
-
-        :raises LogFencedError: the changefeed is gone.
-        """
-        ...
-
-    async def read_ddl(self) -> list[DdlRecord]:
-        """Return the schema changes found so far, by Ts."""
-        ...
-
-
-class MetaHeadStore:
-    """The head under its key in etcd. ``guard``: holds while the same incarnation of the changefeed exists; one of the
-    same name created later has its own log."""
-
-    def __init__(self, client: MetaStore, key: LogKey, *, guard: Compare | None = None) -> None:
-        self._client = client
-        self._place = key
-        self._key = str(key)
-        self._guard = guard
-
-    async def read(self) -> StoredHead:
-        item = await self._client.get(self._key)
-        if item is None:
-            return StoredHead(None, 0)
-        return StoredHead(LogHead.decode(item.value, key=self._key), item.mod_revision)
-
-    async def swap(self, head: LogHead, *, revision: int, ddl: Sequence[DdlRecord] = ()) -> int | None:
-        if changes := [change for record in ddl for change in record.changes if _needs_format(change)]:
-            await self._refuse_early(changes)
-        compares = [Compare(self._key, Target.MOD_REVISION, revision), *([self._guard] if self._guard else [])]
-        values = {self._ddl_key(one): one.encode() for one in ddl}
-        form = await stored_form(self._client, self._place.cluster, values)
-        operations = [Put(self._key, head.encode()), *form.operations]
-        result = await self._client.txn([*compares, *form.compares], operations)
-        if result.succeeded:
-            return result.revision
-        if self._guard is not None and not await still_holds(self._client, self._guard):
-            raise LogFencedError("the changefeed was removed; this sync unit stops")
-        return None
-
-    async def read_ddl(self) -> list[DdlRecord]:
-        place = self._place
-        prefix = ddl_prefix(place.cluster, place.namespace, place.changefeed)
-        found = await get_prefix_whole(self._client, prefix)
-        records = [DdlRecord.decode(item.value, key=item.key) for item in found]
-        return sorted(records, key=lambda record: record.ts)
-
-    async def _refuse_early(self, changes: Sequence[TableChange]) -> None:
-        """Refuse a hold, or a table that is to be copied, while older captures run: they cannot read it, and would
-        write the table. The stored format is never downgraded, so a positive answer is remembered.
-
-        :raises HoldTooEarlyError: older captures run.
-        """
-        number = await format_of(self._client, self._place.cluster)
-        first = max(changes, key=_needs_format)
-        if number < _needs_format(first):
-            what = first.reason or "a table came with rows that are not in the log"
-            raise HoldTooEarlyError(
-                f"{what}; to hold the table alone the cluster must use format {_needs_format(first):d}, "
-                f"and uses {number}: upgrade all captures; it is tried again"
-            )
-
-    def _ddl_key(self, record: DdlRecord) -> str:
-        place = self._place
-        return str(DdlKey(place.cluster, place.namespace, place.changefeed, record.ts))
-
-
-def _needs_format(change: TableChange) -> int:
-    """0: every one can carry it."""
-    if change.table is not None and change.table.to_copy:
-        return Feature.NEW_POSITION
-    return Feature.HELD_TABLES if change.is_hold else 0
-
-
-async def still_holds(client: MetaStore, guard: Compare) -> bool:
-    """Return whether ``guard`` (on a key's create revision) holds.
-
-    :raises StoreError: no answer.
-    """
-    item = await client.get(guard.key)
-    return (item.create_revision if item else 0) == guard.revision
 
 
 class LogWriter:
@@ -244,7 +140,7 @@ class LogWriter:
         head = self.head
         if resolved_ts > head.resolved_ts or (resolved_ts == head.resolved_ts and resolved_time > head.resolved_time):
             new = head.with_(resolved_ts=resolved_ts, resolved_time=resolved_time, position=position)
-            await self._move(new.with_(attachment=attachment), ddl)
+            await self._move(new.with_(attachment=attachment), ddl, may_wait=not ddl)
         elif ddl:  # of a source that is idle: the head has nowhere to move to
             await self._store_ddl(_parts(ddl))
 
@@ -268,7 +164,7 @@ class LogWriter:
         """Return the schema changes found so far; only the current writer adds any."""
         return await self._retry(self._store.read_ddl)
 
-    async def _move(self, new: LogHead, ddl: Sequence[DdlRecord] = ()) -> None:
+    async def _move(self, new: LogHead, ddl: Sequence[DdlRecord] = (), *, may_wait: bool = False) -> None:
         """Move from ``self.head`` to ``new``, retrying until etcd answers; ``ddl`` is stored with it or before it.
 
         :raises LogFencedError: the head is neither the old one nor the new one.
@@ -276,7 +172,7 @@ class LogWriter:
         before = self.head
         *firsts, last = _parts(ddl)
         await self._store_ddl(firsts)
-        while not await self._put(new, self._stored, last):
+        while not await self._put(new, self._stored, last, may_wait=may_wait):
             if (await self._read_expecting(before, new)).head == new:
                 return
 
@@ -298,10 +194,12 @@ class LogWriter:
         self._stored = stored
         return stored
 
-    async def _put(self, new: LogHead, expected: StoredHead, ddl: Sequence[DdlRecord] = ()) -> bool:
+    async def _put(
+        self, new: LogHead, expected: StoredHead, ddl: Sequence[DdlRecord] = (), *, may_wait: bool = False
+    ) -> bool:
         """Try once. Return False if the swap was refused, or if the outcome is unknown: read the head then."""
         try:
-            revision = await self._store.swap(new, revision=expected.revision, ddl=ddl)
+            revision = await self._store.swap(new, revision=expected.revision, ddl=ddl, may_wait=may_wait)
         except StoreError as error:
             if not error.retryable:
                 raise

@@ -4,7 +4,8 @@ import anyio
 import structlog
 
 from agent.errors import LogFencedError, UnitFencedError
-from agent.log.head import begun_again, still_holds
+from agent.log.head import begun_again
+from agent.log.head_store import still_holds
 from agent.log.stored_form import StoredForm, get_whole, stored_form
 from agent.ports.source import Position
 from reactor.division.divided import after
@@ -28,7 +29,7 @@ _log = structlog.get_logger()
 class UnitRecords:
     """The record of one changefeed's source. Calls retry until etcd answers.
 
-    ``guard``: holds while the same incarnation of the changefeed exists, as in ``agent.log.head.MetaHeadStore``.
+    ``guard``: holds while the same incarnation of the changefeed exists, as in ``agent.log.head_store.MetaHeadStore``.
     """
 
     def __init__(self, client: MetaStore, key: UnitKey, *, guard: Compare | None = None) -> None:

@@ -23,6 +23,7 @@ class StreamReader:
     """``run`` is the thread's; the other methods may be called from any thread.
 
     ``deliver`` takes over a chunk and its arena; ``settled`` must be called once for each when it is durable.
+    ``quiet_s`` returns how often an idle stream's progress is delivered at most.
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class StreamReader:
         durable_ts: Ts,
         deliver: Callable[[LogChunk], None],
         settings: SyncSettings,
+        quiet_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._stream = stream
         self._pool = pool
         self._deliver = deliver
         self._settings = settings
+        self._quiet_s = quiet_s
         self._stopping = threading.Event()
         self._durable_ts = durable_ts
         self._pending = 0
@@ -101,7 +104,7 @@ class StreamReader:
 
     def _is_progress_due(self) -> bool:
         is_idle = self._complete_since is None and not self._pending
-        return is_idle and time.monotonic() - self._delivered_at >= self._settings.progress_s
+        return is_idle and time.monotonic() - self._delivered_at >= max(self._settings.progress_s, self._quiet_s())
 
     def _cut(self) -> None:
         successor = self._free_arena()

@@ -64,7 +64,8 @@ class SyncStatistics:
 
 
 class SyncUnit:
-    """``start`` applies only if the log has no head yet. ``needs`` returns which part of the log is still needed."""
+    """``start`` applies only if the log has no head yet. ``needs`` returns which part of the log is still needed,
+    ``quiet_s`` how often the head of an idle log moves at most."""
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class SyncUnit:
         needs: Callable[[], Needs],
         settings: SyncSettings | None = None,
         attempts: StreamAttempts | None = None,
+        quiet_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._streams = streams
         self._start = start
@@ -84,6 +86,7 @@ class SyncUnit:
         self._needs = needs
         self._settings = settings or SyncSettings()
         self._attempts = attempts
+        self._quiet_s = quiet_s
         #: schema changes found so far, by Ts
         self._ddl: list[DdlRecord] = []
         #: the attachment of the head's position
@@ -180,6 +183,7 @@ class SyncUnit:
             durable_ts=head.resolved_ts,
             deliver=lambda cut: anyio.from_thread.run_sync(send.send_nowait, cut),
             settings=settings,
+            quiet_s=self._quiet_s,
         )
         self._sessions += 1
         self._is_connected = True

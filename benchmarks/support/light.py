@@ -23,7 +23,9 @@ from agent.control.effects import StartUnit
 from agent.control.runtime import NOBODY, Flushed, FlushLimits, Progress, SpanPosition, Together
 from agent.flush import job
 from agent.health.health import Health
-from agent.log.head import LogWriter, MetaHeadStore
+from agent.log.head import LogWriter
+from agent.log.head_store import MetaHeadStore
+from agent.log.quiet import QuietMoves
 from agent.log.reader import LogReader
 from agent.ports.capabilities import Capabilities, Guarantee
 from agent.ports.executor import Executor
@@ -88,7 +90,10 @@ class _Parts:
     log_moves_s = 1.0
     changing = 0
 
-    def __init__(self, info: ChangefeedInfo, capture: CaptureId, client: MetaStore, guard: Compare) -> None:
+    def __init__(
+        self, info: ChangefeedInfo, capture: CaptureId, client: MetaStore, guard: Compare, quiet: QuietMoves
+    ) -> None:
+        self._quiet = quiet
         self._info = info
         self._capture = capture
         self._client = client
@@ -115,12 +120,13 @@ class _Parts:
         stored = await records.read()
         assert stored is not None, "the benchmark has stored it"
         await records.write(stored.with_(epoch=order.epoch, worker=self._capture))
-        store = MetaHeadStore(self._client, keys.LogKey(*place), guard=self._guard)
+        store = MetaHeadStore(self._client, keys.LogKey(*place), guard=self._guard, quiet=self._quiet)
         writer = LogWriter(store, capture=self._capture, epoch_floor=self._guard.revision)
         await writer.take_over(start_ts=stored.start_ts)
-        while True:
-            await writer.advance(position_now(), resolved_time=time.time())
-            await anyio.sleep(_Parts.log_moves_s)
+        with self._quiet.of_a_log():
+            while True:
+                await writer.advance(position_now(), resolved_time=time.time())
+                await anyio.sleep(max(_Parts.log_moves_s, self._quiet.interval_s))
 
     async def close(self) -> None:
         """Nothing is held between calls."""
@@ -144,6 +150,7 @@ class _MemberDataPlane:
         self._client = client
         self._capture = capture
         self._state = state
+        self._quiet = QuietMoves(client)
         #: no table is copied
         self.copies: dict[CopyPlace, CopyProgress] = {}
 
@@ -153,7 +160,7 @@ class _MemberDataPlane:
     def open(self, info: ChangefeedInfo) -> _Parts:
         key = str(keys.InfoKey(CLUSTER, info.namespace, info.id))
         guard = Compare(key, Target.CREATE_REVISION, self._state.raw[key].create_revision)
-        return _Parts(info, self._capture, self._client, guard)
+        return _Parts(info, self._capture, self._client, guard, self._quiet)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a capture without rows does not {name}")

@@ -16,6 +16,7 @@ from agent.control.runtime import SpanRuntime
 from agent.feeds import copies
 from agent.feeds.runtime import Feed
 from agent.feeds.schema_attempts import SchemaAttempts
+from agent.log.quiet import QuietMoves
 from agent.log.storage import LogDirectory
 from agent.ports.executor import Executor
 from agent.ports.sink import MarksLeft, SpanRepartition, Splits
@@ -73,6 +74,7 @@ class Feeds(Protocol):
         checkpoint: Callable[[], Ts],
         held: Callable[[], Ts],
         joined: int = 0,
+        quiet: QuietMoves,
     ) -> SpanRuntime: ...
 
 
@@ -105,6 +107,7 @@ class LocalMemberDataPlane:
             DropCopy: self._drop_copy,
             MarkLeft: self._mark_left,
         }
+        self._quiet = QuietMoves(client)
         self._copies = Copies(state)
         self._copy_groups = CopyGroups()
         self._schema_attempts = SchemaAttempts(client, state, trials or Lock())
@@ -134,6 +137,7 @@ class LocalMemberDataPlane:
             checkpoint=lambda: self._checkpoint(info.id),
             held=lambda: self._held(info.id),
             joined=member.create_revision if member else 0,
+            quiet=self._quiet,
         )
 
     def _feed(self, info: ChangefeedInfo) -> Feed:

@@ -21,6 +21,7 @@ from agent.feeds.runtime import ChangefeedRuntime, Feed
 from agent.health.guarded_runtime import GuardedRuntime
 from agent.health.health import Health
 from agent.health.probe import SelfTest
+from agent.log.quiet import QuietMoves
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
 from agent.ports.executor import Executor
@@ -374,6 +375,7 @@ class LocalDataPlane:
         checkpoint: Callable[[], Ts],
         held: Callable[[], Ts],
         joined: int = 0,
+        quiet: QuietMoves | None = None,
     ) -> SpanRuntime:
         runtime = ChangefeedRuntime(
             feed,
@@ -384,6 +386,7 @@ class LocalDataPlane:
             held=held,
             joined=joined,
             trials=self._trials,
+            quiet=quiet,
         )
         return GuardedRuntime(runtime, self._health)
 

@@ -61,6 +61,17 @@ class Divisible(BaseModel):
     def encode(self) -> bytes:
         return self.model_dump_json(exclude_none=True).encode()
 
+    def __eq__(self, other: object) -> bool:
+        """Compare fields, of records of one kind; pydantic's own comparison costs four times as much."""
+        if type(self) is not type(other):
+            return NotImplemented
+        mine, others = self.__dict__, other.__dict__
+        if mine != others:
+            if not (derived := _derived(type(self))):
+                return False
+            mine, others = ({name: at[name] for name in at.keys() - derived} for at in (mine, others))
+        return mine == others and (self.model_extra or {}) == (other.model_extra or {})
+
     def with_(self, **changes: object) -> Self:
         """Return a copy with some fields changed (not validated: callers pass typed values)."""
         copied = self.model_copy(update=changes)

@@ -43,6 +43,11 @@ class LogHead(Record):
     #: names of the latest segments, if listing the storage costs a request
     recent: tuple[str, ...] = later(())
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether no transaction is open at the log's end."""
+        return self.complete_seq == self.last_seq
+
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         assert self.first_seq <= self.last_seq + 1, "the log begins behind its end"

@@ -13,6 +13,7 @@ from agent.errors import SinkConfigError, SourceUnreachableError
 from agent.feeds.progress import Progress
 from agent.feeds.read_back import HeldLog
 from agent.health.health import Health
+from agent.log.quiet import QuietMoves
 from agent.ports.sink import Maintained, SpanRepartition
 from agent.ports.source import Identity, Signal, SourceReport
 from agent.ports.table_files import TableFiles
@@ -190,6 +191,7 @@ class SimulatedMemberDataPlane:
     ) -> None:
         self._node = node
         self._trials = trials
+        self._quiet = QuietMoves(client)
         self._client = client
         self._capture = capture
         self._state = state
@@ -223,6 +225,7 @@ class SimulatedMemberDataPlane:
             trials=self._trials,
             checkpoint=checkpoint,
             held=held,
+            quiet=self._quiet,
         )
 
     async def answer(self, ask: Ask[A]) -> A:

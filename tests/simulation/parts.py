@@ -20,7 +20,9 @@ from agent.feeds.attempts import Attempts
 from agent.flush import job
 from agent.flush.plan import plan_flush
 from agent.log import retention
-from agent.log.head import LogWriter, MetaHeadStore
+from agent.log.head import LogWriter
+from agent.log.head_store import MetaHeadStore
+from agent.log.quiet import QuietMoves
 from agent.log.segment import SegmentName
 from agent.ports.sink import FeedContext, FlushResult, FlushTask
 from agent.ports.source import Position
@@ -61,11 +63,13 @@ class SimulatedParts:
         trials: anyio.Lock,
         checkpoint: Callable[[], Ts],
         held: Callable[[], Ts],
+        quiet: QuietMoves,
     ) -> None:
         self._node = node
         self._info = info
         self._capture = capture
         self._client = client
+        self._quiet_moves = quiet
         self._checkpoint = checkpoint
         self._held = held
         self._guard = guard
@@ -215,7 +219,7 @@ class SimulatedParts:
             tables = renewal.tables_now(running.tables, self._upstream.inside(start.ts))
             running = renewal.begun_again(running.with_(tables=tables), start)
             await records.renew(running, log_key, start)
-        store = MetaHeadStore(self._client, log_key, guard=self._guard)
+        store = MetaHeadStore(self._client, log_key, guard=self._guard, quiet=self._quiet_moves)
         writer = LogWriter(store, capture=self._capture, epoch_floor=self._guard.revision)
         await writer.take_over(running.start_ts)
         while True:

@@ -14,7 +14,8 @@ import anyio
 from agent.control import processor
 from agent.control.runtime import FlushLimits
 from agent.log import head, retention
-from agent.log.head import LogWriter, MetaHeadStore
+from agent.log.head import LogWriter
+from agent.log.head_store import MetaHeadStore
 from agent.log.reader import LogReader
 from agent.units import records
 from agent.units.records import UnitRecords
@@ -94,7 +95,7 @@ def take_stopping_for_stopped(stack: ExitStack) -> None:
 def ignore_the_logs_epoch(stack: ExitStack) -> None:
     """A replaced log writer continues to write the head."""
 
-    async def swap(self: MetaHeadStore, new: LogHead, *, revision: int, ddl: Sequence[DdlRecord] = ()) -> int | None:
+    async def swap(self: MetaHeadStore, new: LogHead, **_: object) -> int | None:
         return await self._client.put(self._key, new.encode())
 
     _replace(stack, MetaHeadStore, "swap", swap)

@@ -6,7 +6,8 @@ import pytest
 
 from agent.errors import LogError, LogFencedError
 from agent.log import retention, segment
-from agent.log.head import LogWriter, MetaHeadStore
+from agent.log.head import LogWriter
+from agent.log.head_store import MetaHeadStore
 from agent.log.reader import LogReader
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory

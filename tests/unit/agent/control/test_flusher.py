@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import anyio
 import pytest
@@ -39,11 +40,13 @@ def table(number: int) -> TableRecord:
 
 @dataclass
 class Sink:
-    """``refuses``: tables and what a flush says of them; ``kills``: a table that ends each job that it is in."""
+    """``refuses``: tables and what a flush says of them; ``kills``: a table that ends each job that it is in;
+    ``settles``: spans that have been flushed are together."""
 
     refuses: dict[int, WeirError] = field(default_factory=dict)
     fails: WeirError | None = None
     kills: int | None = None
+    settles: bool = False
     kill_with: WeirError = field(default_factory=lambda: JobError("a task has ended the executor"))
     flushes: list[tuple[float, frozenset[int]]] = field(default_factory=list)
     named: dict[int, set[str]] = field(default_factory=dict)
@@ -60,14 +63,16 @@ class Sink:
             raise self.fails
         if self.kills in tables:
             raise self.kill_with
-        return Flushed(tuple(self._flushed(at, limits) for at in positions))
+        spans = tuple(self._flushed(at, limits) for at in positions)
+        return Flushed(spans, together_ts=limits.highest_ts if self.settles else None)
 
     def _flushed(self, at: SpanPosition, limits: FlushLimits) -> SpanFlushed:
         error = self.refuses.get(at.table.table_id)
         if error is not None:
             return SpanFlushed(at, error=running_error(error).with_(table_id=at.table.table_id))
         to_ts = limits.target(at.table.table_id)
-        return SpanFlushed(replace(at, checkpoint_ts=to_ts, committed_ts=to_ts), rows=1)
+        moved = replace(at, checkpoint_ts=to_ts, committed_ts=to_ts)
+        return SpanFlushed(moved, rows=1, is_settled=self.settles)
 
 
 @dataclass
@@ -93,9 +98,18 @@ class Rig:
         self.failed[flushed.position.table.table_id] = flushed.error
         self.flusher.tell_nowait(Leave(flushed.position.span))  # as its writer does
 
+    segments: int = 0
+    tables: dict[int, TableRecord] = field(default_factory=dict)
+
     def move(self, resolved_ts: int, *, removed_ts: int = 0, suspects: Iterable[int] = ()) -> None:
-        head = LogHead(resolved_ts=Ts(resolved_ts), removed_ts=Ts(removed_ts))
-        self.limits.now = FlushLimits(head, Barrier(MAX_TS), suspects=frozenset(suspects))
+        """Move the log's head by a segment."""
+        self.segments += 1
+        self.set(resolved_ts, removed_ts=Ts(removed_ts), suspects=suspects)
+
+    def set(self, resolved_ts: int, *, barrier: int = MAX_TS, suspects: Iterable[int] = (), **changes: object) -> None:
+        """Set the limits; the log has as many segments as before."""
+        head = LogHead(resolved_ts=Ts(resolved_ts), last_seq=self.segments, complete_seq=self.segments).with_(**changes)
+        self.limits.now = FlushLimits(head, Barrier(Ts(barrier)), tables=self.tables, suspects=frozenset(suspects))
         self.poke()  # type: ignore[operator]
 
 
@@ -344,3 +358,72 @@ async def test_a_span_that_joins_has_the_newest_record_of_its_table() -> None:
             await anyio.sleep(0.2)
         assert r.sink.named[2] == {"renamed"}
         assert r.sink.named[3] == {"t3"}
+
+
+async def test_a_head_that_moves_without_segments_moves_spans_together_without_a_flush() -> None:
+    async with rig(1, 2, sink=Sink(settles=True)) as r:
+        r.move(100)
+        await anyio.sleep(1.0)
+        before = len(r.sink.flushes)
+        r.set(200)
+        assert r.reached == {1: 200, 2: 200}
+        r.set(300, barrier=250)
+        assert r.reached == {1: 250, 2: 250}
+        r.set(300)
+        assert r.reached == {1: 300, 2: 300}
+        await anyio.sleep(1.0)
+        assert len(r.sink.flushes) == before
+        r.move(400)
+        assert r.reached == {1: 300, 2: 300}
+        await anyio.sleep(1.0)
+        assert r.reached == {1: 400, 2: 400}
+        assert len(r.sink.flushes) == before + 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"epoch": 1}, {"last_seq": 2}, {"last_seq": 2, "complete_seq": 2}], ids=["writer", "open", "segment"]
+)
+async def test_a_log_that_may_have_more_is_read(change: dict[str, Any]) -> None:
+    async with rig(1, sink=Sink(settles=True)) as r:
+        r.move(100)
+        await anyio.sleep(1.0)
+        before = len(r.sink.flushes)
+        r.set(200, **change)
+        await anyio.sleep(1.0)
+        assert len(r.sink.flushes) == before + 1
+
+
+async def test_a_log_whose_end_has_not_been_reached_is_read_when_the_barrier_moves() -> None:
+    async with rig(1, sink=Sink(settles=True)) as r:
+        r.segments = 1
+        r.set(100, barrier=50)
+        await anyio.sleep(1.0)
+        assert r.reached == {1: 50}
+        before = len(r.sink.flushes)
+        r.set(100)
+        await anyio.sleep(1.0)
+        assert r.reached == {1: 100}
+        assert len(r.sink.flushes) == before + 1
+
+
+async def test_a_transaction_that_is_open_at_the_end_of_the_log_is_read_when_it_is_complete() -> None:
+    async with rig(1, sink=Sink(settles=True)) as r:
+        r.segments = 2
+        r.set(100, complete_seq=1)
+        await anyio.sleep(1.0)
+        before = len(r.sink.flushes)
+        r.set(200)
+        await anyio.sleep(1.0)
+        assert len(r.sink.flushes) == before + 1
+
+
+async def test_a_span_apart_is_flushed_whatever_the_head_says() -> None:
+    async with rig(1, sink=Sink(settles=True)) as r:
+        r.move(100)
+        await anyio.sleep(1.0)
+        await r.flusher.tell(Join(SpanPosition(TableSpan(2), table(2), Ts(20), Ts(20))))
+        await anyio.sleep(0.01)
+        r.set(200)
+        await anyio.sleep(1.0)
+        assert r.reached == {1: 200, 2: 200}
+        assert {2} in [tables for _, tables in r.sink.flushes]

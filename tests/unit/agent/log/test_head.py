@@ -9,7 +9,8 @@ from agent.errors import HoldTooEarlyError, LogFencedError, PositionLostError
 from agent.log.attachments import Attachment
 from agent.log.directories import TEMPORARY
 from agent.log.epochs import newest_epoch
-from agent.log.head import LogWriter, MetaHeadStore, begun_again, epoch_of
+from agent.log.head import LogWriter, begun_again, epoch_of
+from agent.log.head_store import MetaHeadStore
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
 from agent.rows.batches import SegmentRef

@@ -9,7 +9,8 @@ import anyio
 from anyio import to_thread
 
 from agent.log import attachments
-from agent.log.head import LogWriter, MetaHeadStore
+from agent.log.head import LogWriter
+from agent.log.head_store import MetaHeadStore
 from agent.log.storage import LogDirectory
 from agent.ports.source import Position
 from agent.rows.arena import LogChunk

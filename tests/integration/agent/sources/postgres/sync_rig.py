@@ -14,7 +14,8 @@ from pathlib import Path
 import anyio
 
 from agent.log import segment
-from agent.log.head import LogWriter, MetaHeadStore
+from agent.log.head import LogWriter
+from agent.log.head_store import MetaHeadStore
 from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory

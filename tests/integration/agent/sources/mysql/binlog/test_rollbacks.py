@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from agent.log import segment
-from agent.log.head import LogWriter, MetaHeadStore
+from agent.log.head import LogWriter
+from agent.log.head_store import MetaHeadStore
 from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
