@@ -2,7 +2,7 @@
 
 It keeps its port from run to run, and a restarted master knows its applications (they are kept in files). Its processes
 run as the current user, or as another user who can read the wheel and write what executors write. With a ``secret``
-they talk only to those who know it, encrypted.
+they talk only to those who know it, encrypted. Their pages show applications, and change nothing.
 """
 
 import http.client
@@ -22,6 +22,8 @@ _MEMORY: Final = "1g"
 _HEAP: Final = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _PACKAGE: Final = "org.apache.spark.deploy"
 _PROTECTED: Final = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+#: their pages are for whoever reaches them: these end no application
+_PAGES: Final = {"spark.ui.killEnabled": "false"}
 #: where Spark's processes look for the secret first
 _SECRET_VARIABLE: Final = "_SPARK_AUTH_SECRET"
 
@@ -42,7 +44,8 @@ class _Daemon(EmbeddedPart):
     def _arguments(self) -> list[str]: ...
 
     def _options(self) -> list[str]:
-        return [f"-D{name}={value}" for name, value in _PROTECTED.items()] if self._secret else []
+        options = _PAGES | _PROTECTED if self._secret else _PAGES
+        return [f"-D{name}={value}" for name, value in options.items()]
 
     def _prepare(self) -> None:
         children.give(self._directory, self._user)

@@ -1,5 +1,7 @@
 """A real standalone cluster: another user and Python, no checkout; cores; what is reported while there is no room."""
 
+import http.client
+import json
 import os
 import shutil
 import socket
@@ -8,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -160,6 +162,8 @@ def test_a_protected_cluster_takes_who_knows_its_secret_and_shows_it_to_nobody()
                     started.join(patient(_WAIT_S))
                     assert executor.map(abs, [-1], description="the first one works") == [1]
                     assert "geheim" not in commands_below()
+                    ask_to_end_applications(spark, place / "spark")
+                    assert executor.map(abs, [-2], description="it still works") == [2]
                 else:
                     until_some(texts)
                     assert "geheim" not in " ".join(texts)
@@ -167,6 +171,19 @@ def test_a_protected_cluster_takes_who_knows_its_secret_and_shows_it_to_nobody()
                 started.join(patient(_WAIT_S))
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def ask_to_end_applications(spark: EmbeddedSpark, directory: Path) -> None:
+    """Ask the master's page, as any user of this machine can."""
+    page = json.loads((directory / "master" / "state.json").read_text())["page"]
+    running = [each["id"] for each in spark.master.view()["activeapps"]]
+    assert running
+    for id in running:
+        for method in ("POST", "GET"):
+            with closing(http.client.HTTPConnection("127.0.0.1", page, timeout=10)) as connection:
+                connection.request(method, f"/app/kill/?id={id}&terminate=true")
+                connection.getresponse().read()
+    assert [each["id"] for each in spark.master.view()["activeapps"]] == running
 
 
 def commands_below() -> str:
