@@ -7,6 +7,7 @@ answer only whoever has the key of their one certificate.
 
 import json
 import secrets
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import ClassVar, Final
@@ -68,6 +69,10 @@ class EmbeddedS3(EmbeddedPart):
             "AWS_REGION": "us-east-1",
         }
 
+    def stop(self) -> None:
+        super().stop()
+        self._remove_sockets()
+
     def _prepare(self) -> None:
         self._state = places.load_state(self._state_file)
         if not self._state:
@@ -81,6 +86,13 @@ class EmbeddedS3(EmbeddedPart):
         self._config.touch(mode=0o600)
         self._config.write_text(json.dumps({"identities": [{**identity, "credentials": [key]}]}))
         (self._directory / "data").mkdir(exist_ok=True)
+
+    def _remove_sockets(self) -> None:
+        """Remove what SeaweedFS leaves in /tmp, under names that have its ports."""
+        for name in _PORTS:
+            for socket in Path("/tmp").glob(f"seaweedfs-*-{self._state.get(name)}.sock"):
+                with suppress(OSError):  # somebody else's
+                    socket.unlink()
 
     @property
     def _config(self) -> Path:

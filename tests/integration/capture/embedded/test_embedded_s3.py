@@ -85,6 +85,17 @@ def test_the_other_ports_ask_for_its_certificate(
         assert client.recv(9)[3:4] != bytes([_SETTINGS])
 
 
+def test_it_leaves_no_sockets(tmp_path: Path) -> None:
+    with EmbeddedS3(tmp_path):
+        ports = _ports(tmp_path).values()
+        assert any(_sockets(port) for port in ports)
+    assert not any(_sockets(port) for port in ports)
+
+
+def _sockets(port: int) -> list[Path]:
+    return list(Path("/tmp").glob(f"seaweedfs-*-{port}.sock"))
+
+
 def test_no_other_port_listens(server: EmbeddedS3, directory: Path) -> None:
     inodes = set()
     for link in Path(f"/proc/{server.pid}/fd").iterdir():
