@@ -82,7 +82,7 @@ class OwnerSettings:
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     status_interval_s: float = 0.2
     status_interval_max_s: float = 1.0
-    statuses_per_s: int = 200
+    statuses_per_s: int = 80
     #: unchanged positions at a later time are written at this interval only
     status_time_interval_s: float = 5.0
     #: a changefeed without progress for this long is in state warning

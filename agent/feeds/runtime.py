@@ -355,7 +355,7 @@ class ChangefeedRuntime:
             directory=feed.log_directory(order.source),
             needs=self._needs,
             attempts=StreamAttempts(self._client, attempts_key, self._capture, feed.epoch, feed.guard),
-            quiet_s=lambda: self._quiet.interval_s,
+            next_quiet_at=self._quiet.next_at,
         )
         with self._quiet.of_a_log():
             await sync_watch.run(unit, on_progress)

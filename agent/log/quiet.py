@@ -2,10 +2,11 @@
 
 A head that moves without a segment only says that its source was heard. Each move costs the store a transaction, and
 every capture an event and a round of its owners: a hundred changefeeds that move every second would keep two cores
-busy. So a capture's quiet logs move ten times a second, as long as none has to wait for more than three seconds. Moves
-that come at about the same time share a transaction. Segments are not delayed.
+busy. So a capture's quiet logs move ten times a second, as long as none has to wait for more than three seconds, and
+all of them at the same time, in few transactions. What was committed waits for none of this.
 """
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -24,6 +25,8 @@ class QuietMoves:
     def __init__(self, client: MetaStore) -> None:
         self.txns = GroupedTxns(client)
         self._logs = 0
+        #: captures on one machine do not move at the same time
+        self._phase_s = random.SystemRandom().uniform(0.0, _INTERVAL_S_MAX)
 
     @contextmanager
     def of_a_log(self) -> Iterator[None]:
@@ -34,7 +37,11 @@ class QuietMoves:
         finally:
             self._logs -= 1
 
-    @property
-    def interval_s(self) -> float:
-        """How often each log's head moves at most while nothing is committed."""
-        return min(self._logs / _PER_S, _INTERVAL_S_MAX)
+    def next_at(self, moved_at: float, usual_s: float) -> float:
+        """Return when the head of a log that moved at ``moved_at`` moves again if nothing is committed, in seconds of
+        ``time.monotonic``. ``usual_s``: the interval for a single log."""
+        interval_s = min(self._logs / _PER_S, _INTERVAL_S_MAX)
+        if interval_s <= usual_s:
+            return moved_at + usual_s
+        beat = (moved_at + self._phase_s) // interval_s + 1
+        return beat * interval_s - self._phase_s

@@ -5,6 +5,7 @@ still on its way into the log, so segments grow automatically while the log's st
 stops reading (backpressure) but continues to report, so the server neither disconnects nor runs ahead.
 """
 
+import operator
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +24,7 @@ class StreamReader:
     """``run`` is the thread's; the other methods may be called from any thread.
 
     ``deliver`` takes over a chunk and its arena; ``settled`` must be called once for each when it is durable.
-    ``quiet_s`` returns how often an idle stream's progress is delivered at most.
+    ``next_quiet_at``: see ``agent.log.quiet.QuietMoves.next_at``.
     """
 
     def __init__(
@@ -34,13 +35,13 @@ class StreamReader:
         durable_ts: Ts,
         deliver: Callable[[LogChunk], None],
         settings: SyncSettings,
-        quiet_s: Callable[[], float] = lambda: 0.0,
+        next_quiet_at: Callable[[float, float], float] = operator.add,
     ) -> None:
         self._stream = stream
         self._pool = pool
         self._deliver = deliver
         self._settings = settings
-        self._quiet_s = quiet_s
+        self._next_quiet_at = next_quiet_at
         self._stopping = threading.Event()
         self._durable_ts = durable_ts
         self._pending = 0
@@ -89,7 +90,7 @@ class StreamReader:
 
     def _wait_s(self, now: float) -> float:
         """Return how long to wait for the next due action."""
-        due = self._report_at
+        due = min(self._report_at, self._progress_at()) if self._is_idle else self._report_at
         if self._complete_since is not None:
             cut_at = self._complete_since + self._settings.segment_age_s
             due = min(due, max(cut_at, now + _PENDING_CHECK_S) if self._pending else cut_at)
@@ -103,8 +104,14 @@ class StreamReader:
         return time.monotonic() - self._complete_since >= self._settings.segment_age_s
 
     def _is_progress_due(self) -> bool:
-        is_idle = self._complete_since is None and not self._pending
-        return is_idle and time.monotonic() - self._delivered_at >= max(self._settings.progress_s, self._quiet_s())
+        return self._is_idle and time.monotonic() >= self._progress_at()
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._complete_since is None and not self._pending
+
+    def _progress_at(self) -> float:
+        return self._next_quiet_at(self._delivered_at, self._settings.progress_s)
 
     def _cut(self) -> None:
         successor = self._free_arena()

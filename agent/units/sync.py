@@ -8,6 +8,7 @@ has taken the log over, or if its position is no longer on the server.
 Positions are acknowledged to the server only after the log's head has moved past them.
 """
 
+import operator
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -65,7 +66,7 @@ class SyncStatistics:
 
 class SyncUnit:
     """``start`` applies only if the log has no head yet. ``needs`` returns which part of the log is still needed,
-    ``quiet_s`` how often the head of an idle log moves at most."""
+    ``next_quiet_at`` when the head of an idle log moves (``agent.log.quiet``)."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class SyncUnit:
         needs: Callable[[], Needs],
         settings: SyncSettings | None = None,
         attempts: StreamAttempts | None = None,
-        quiet_s: Callable[[], float] = lambda: 0.0,
+        next_quiet_at: Callable[[float, float], float] = operator.add,
     ) -> None:
         self._streams = streams
         self._start = start
@@ -86,7 +87,7 @@ class SyncUnit:
         self._needs = needs
         self._settings = settings or SyncSettings()
         self._attempts = attempts
-        self._quiet_s = quiet_s
+        self._next_quiet_at = next_quiet_at
         #: schema changes found so far, by Ts
         self._ddl: list[DdlRecord] = []
         #: the attachment of the head's position
@@ -183,7 +184,7 @@ class SyncUnit:
             durable_ts=head.resolved_ts,
             deliver=lambda cut: anyio.from_thread.run_sync(send.send_nowait, cut),
             settings=settings,
-            quiet_s=self._quiet_s,
+            next_quiet_at=self._next_quiet_at,
         )
         self._sessions += 1
         self._is_connected = True

@@ -46,7 +46,7 @@ def _measured(changefeeds: int, tables: int, captures: int, store: str, *, forma
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         directory.chmod(0o755)  # a database server may run as another user
-        options = ["--log-moves", "5", "--format", str(format)]
+        options = ["--log-moves", "1", "--format", str(format)]
         with STORES[store](directory) as url:
             return anyio.run(_run, url, directory, changefeeds, tables, captures, options)
 

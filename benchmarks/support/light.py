@@ -126,7 +126,8 @@ class _Parts:
         with self._quiet.of_a_log():
             while True:
                 await writer.advance(position_now(), resolved_time=time.time())
-                await anyio.sleep(max(_Parts.log_moves_s, self._quiet.interval_s))
+                now = time.monotonic()
+                await anyio.sleep(self._quiet.next_at(now, _Parts.log_moves_s) - now)
 
     async def close(self) -> None:
         """Nothing is held between calls."""

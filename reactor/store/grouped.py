@@ -1,7 +1,7 @@
 """Grouped transactions: independent transactions of one process that share one transaction of the store.
 
 A store pays for each transaction, and every watcher for each revision. Transactions that may wait are gathered for a
-moment: hardly at all where they are rare, and for up to a quarter of a second where they are many.
+moment: hardly at all where they are rare, and for up to 25 milliseconds where they are many.
 
     gathered ─► sent as one ─► succeeded: so has each of them
                              ├ refused: each is sent again, alone
@@ -22,8 +22,8 @@ from reactor.store.port import Compare, MetaStore, Operation, Put, TxnResult
 from reactor.store.request import OPERATIONS_MAX
 
 #: how long transactions are gathered that come once a second; twice as long for twice as many
-_WINDOW_S: Final = 0.0125
-_WINDOW_S_MAX: Final = 0.25
+_WINDOW_S: Final = 0.0025
+_WINDOW_S_MAX: Final = 0.025
 #: the rate is that of as many
 _COUNTED: Final = 32
 _BYTES_MAX: Final = 1 << 19

@@ -1,5 +1,6 @@
 """Stream reader: when its thread makes a chunk, waits, reports and gives up; the test is the sync unit."""
 
+import operator
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -59,13 +60,20 @@ class Bench:
 
 
 @contextmanager
-def running(settings: SyncSettings) -> Iterator[Bench]:
+def running(
+    settings: SyncSettings, *, next_quiet_at: Callable[[float, float], float] = operator.add
+) -> Iterator[Bench]:
     wire = Wire()
     wire.server.settimeout(HANG_S)
     pool = ArenaPool(settings.arenas, settings.segment_bytes)
     stream = stream_on(wire, pool, resolved=50)
     stream_reader = StreamReader(
-        stream, pool, durable_ts=Ts(50), deliver=lambda cut: bench.deliver(cut), settings=settings
+        stream,
+        pool,
+        durable_ts=Ts(50),
+        deliver=lambda cut: bench.deliver(cut),
+        settings=settings,
+        next_quiet_at=next_quiet_at,
     )
     bench = Bench(wire, pool, stream_reader)
 
@@ -142,6 +150,23 @@ def test_a_quiet_stream_is_asked_and_its_position_passed_on() -> None:
         while bench.next_report()[0] != 1000:
             pass
         assert all(cut.arena is None for cut in bench.cuts)
+
+
+def test_a_quiet_stream_waits_for_its_turn_and_what_was_committed_does_not() -> None:
+    with running(settings(), next_quiet_at=lambda moved_at, _: moved_at + 60.0) as bench:
+        for _ in range(5):
+            bench.next_report()
+        assert not bench.cuts
+        bench.feed(transaction(100))
+        bench.wait(lambda: len(bench.cuts) == 1)
+        assert bench.cuts[0].resolved_ts == 109
+
+
+def test_a_quiet_stream_does_not_miss_its_turn() -> None:
+    with running(settings(progress_s=60.0), next_quiet_at=lambda moved_at, _: moved_at + 0.05) as bench:
+        bench.feed(keepalive(1000, clock=5))
+        while bench.next_cut().resolved_ts != 999:
+            pass
 
 
 def test_a_server_that_asks_is_answered_at_once() -> None:

@@ -82,17 +82,17 @@ async def test_one_alone_hardly_waits() -> None:
     for _ in range(5):
         began = anyio.current_time()
         await writer.write()
-        assert anyio.current_time() - began < store.takes_s + 0.05
+        assert anyio.current_time() - began < store.takes_s + 0.005
         await anyio.sleep(1.0)
 
 
-async def test_no_wait_is_longer_than_a_quarter_of_a_second() -> None:
+async def test_no_wait_is_longer_than_25_milliseconds() -> None:
     store = Store()
     those = writers(store, 60)
     for _ in range(3):
         began = anyio.current_time()
         await write_all(those)
-        assert anyio.current_time() - began <= 0.25 + store.takes_s + 1e-6
+        assert anyio.current_time() - began <= 0.025 + store.takes_s + 1e-6
 
 
 async def test_one_that_is_refused_prevents_no_other() -> None:
@@ -136,7 +136,7 @@ async def test_one_that_is_stopped_before_it_is_sent_writes_nothing(stopped: int
     async with anyio.create_task_group() as tasks:
         for number, writer in enumerate(those):
             tasks.start_soon(write_in_scope if number == stopped else writer.write)
-        await anyio.sleep(0.005)
+        await anyio.sleep(0.001)
         scope.cancel()
     assert store.etcd.get(those[stopped].key) is None
     assert [len(writer.results) for writer in those] == [int(number != stopped) for number in range(4)]
