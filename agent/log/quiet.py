@@ -2,7 +2,7 @@
 
 A head that moves without a segment only says that its source was heard. Each move costs the store a transaction, and
 every capture an event and a round of its owners: a hundred changefeeds that move every second would keep two cores
-busy. So a capture's quiet logs move ten times a second, as long as none has to wait for more than three seconds, and
+busy. So a capture's quiet logs move ten times a second, as long as none has to wait for more than five seconds, and
 all of them at the same time, in few transactions. What was committed waits for none of this.
 """
 
@@ -16,7 +16,7 @@ from reactor.store.port import MetaStore
 
 _PER_S: Final = 10
 #: below what makes an owner say that the source is not heard (``owner.feed.blocking.STILL_S``)
-_INTERVAL_S_MAX: Final = 3.0
+_INTERVAL_S_MAX: Final = 5.0
 
 
 class QuietMoves:

@@ -13,8 +13,9 @@ from reactor.ids import CaptureId
 from reactor.records.changefeed import Unit
 from reactor.records.tables.held import HeldTable, HoldStage
 
-#: nothing is reported as blocked before it has made no progress for this long
-STILL_S = 5.0
+#: nothing is reported as blocked before it has made no progress for this long, which is longer than a quiet log's head
+#: may stay where it is (``agent.log.quiet``)
+STILL_S = 8.0
 #: held tables in one line, and characters of the reason of each
 _NAMED, _REASON_LENGTH = 10, 500
 

@@ -22,7 +22,7 @@ def test_few_logs_move_as_each_would_alone(logs: int) -> None:
         assert moves(stack, logs).next_at(100.0, 1.0) == 101.0
 
 
-@pytest.mark.parametrize(("logs", "interval_s"), [(20, 2.0), (30, 3.0), (500, 3.0)])
+@pytest.mark.parametrize(("logs", "interval_s"), [(20, 2.0), (50, 5.0), (500, 5.0)])
 def test_many_logs_move_together_and_less_often(logs: int, interval_s: float) -> None:
     with ExitStack() as stack:
         quiet = moves(stack, logs)

@@ -159,7 +159,7 @@ def test_progress_that_is_on_its_way_does_not_count_for_what_is_stored_behind_it
     assert (found.checkpoint_ts, found.generation) == ((2, 4) if is_known else (6, 5))
 
 
-@pytest.mark.parametrize(("owned", "interval_s"), [(1, 0.2), (40, 0.2), (100, 0.5), (1000, 1.0)])
+@pytest.mark.parametrize(("owned", "interval_s"), [(1, 0.2), (16, 0.2), (40, 0.5), (1000, 1.0)])
 def test_many_are_written_less_often(owned: int, interval_s: float) -> None:
     store, shared = Store(), SharedProgress(A, OwnerSettings())
     (id,) = feeds(1)
