@@ -2,11 +2,11 @@
 
 A head that moves without a segment only says that its source was heard. Each move costs the store a transaction, and
 every capture an event and a round of its owners: a hundred changefeeds that move every second would keep two cores
-busy. So a capture's quiet logs move ten times a second, as long as none has to wait for more than five seconds, and
-all of them at the same time, in few transactions. What was committed waits for none of this.
+busy. So a capture's quiet logs move ten times a second, as long as none has to wait for more than five seconds. Those
+whose turn comes in the same quarter of a second share a transaction. What was committed waits for none of this.
 """
 
-import random
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -17,6 +17,7 @@ from reactor.store.port import MetaStore
 _PER_S: Final = 10
 #: below what makes an owner say that the source is not heard (``owner.feed.blocking.STILL_S``)
 _INTERVAL_S_MAX: Final = 5.0
+_TURN_S: Final = 0.25
 
 
 class QuietMoves:
@@ -25,8 +26,6 @@ class QuietMoves:
     def __init__(self, client: MetaStore) -> None:
         self.txns = GroupedTxns(client)
         self._logs = 0
-        #: captures on one machine do not move at the same time
-        self._phase_s = random.SystemRandom().uniform(0.0, _INTERVAL_S_MAX)
 
     @contextmanager
     def of_a_log(self) -> Iterator[None]:
@@ -43,5 +42,4 @@ class QuietMoves:
         interval_s = min(self._logs / _PER_S, _INTERVAL_S_MAX)
         if interval_s <= usual_s:
             return moved_at + usual_s
-        beat = (moved_at + self._phase_s) // interval_s + 1
-        return beat * interval_s - self._phase_s
+        return math.ceil((moved_at + interval_s) / _TURN_S) * _TURN_S
