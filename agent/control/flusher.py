@@ -2,8 +2,8 @@
 
 What arrives during a flush (new log, joining spans, a new barrier) is handled by the next flush: batches grow under
 load, and lag stays low when idle. Where the log's head moves without segments, spans that are together move at once,
-without a flush. ``Leave`` is handled between two flushes, so after its answer nothing writes the span
-any more. The processor stores the newest limits in ``Limits`` and pokes the flusher; pokes during a flush are merged.
+without a flush. ``Leave`` is handled between two flushes, so after its answer nothing writes the span any more. The
+processor stores the newest limits in ``Limits`` and pokes the flusher; pokes during a flush are merged.
 
 A failure specific to one table delays only that table: it is retried with growing delays, and after some attempts, or
 at once if retrying cannot help, its writer is notified and the owner holds the table. A failure of the sink as a whole

@@ -375,7 +375,7 @@ class LocalDataPlane:
         checkpoint: Callable[[], Ts],
         held: Callable[[], Ts],
         joined: int = 0,
-        quiet: QuietMoves | None = None,
+        quiet: QuietMoves,
     ) -> SpanRuntime:
         runtime = ChangefeedRuntime(
             feed,

@@ -48,9 +48,8 @@ class GroupedTxns:
             group.add(asked)
             try:
                 await group.is_done.wait()
-            except BaseException:
+            finally:
                 group.withdraw(asked)
-                raise
             if group.error is not None:
                 raise group.error
             if group.result is not None:

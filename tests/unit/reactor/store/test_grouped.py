@@ -1,4 +1,4 @@
-"""Grouped transactions on virtual time: who shares a transaction, and what each is told of it."""
+"""Grouped transactions on virtual time: which of them share one, and which result each gets."""
 
 from collections.abc import Sequence
 from typing import cast
