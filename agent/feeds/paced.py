@@ -94,6 +94,9 @@ class _Session:
     inner: ChecksumSession
     pace: Pace
 
+    def has_more_rows(self, count: int) -> bool:
+        return self.inner.has_more_rows(count)
+
     def bounds(self, column: str) -> tuple[int, int] | None:
         return self.inner.bounds(column)
 

@@ -18,6 +18,8 @@ from reactor.records.tables.table import TableRecord
 #: rows that are summed in one go: the sink is read once for them
 ROWS_AT_ONCE: Final = 16_000_000
 _ROWS_MIN: Final = 100_000
+#: of the number of ranges that are compared at once, over all before: the next ones may have more rows
+_GROWTH: Final = 3
 
 
 class Progress:
@@ -76,11 +78,15 @@ class Progress:
         return ComparedTable(table_id=table.table_id, name=name, **place, chosen=len(chosen), left=chosen)
 
     def block(self, table: ComparedTable) -> tuple[int, ...]:
-        """Return the next ranges to compare."""
+        """Return the next ranges to compare: as many as are sure to have no more rows than are summed in one go, as a
+        range cannot have more of them than values. Where keys have gaps that would be few ranges, and the sink would
+        be read again for each: so then as many as are likely to, by the rows that the ranges before them had."""
         rows = ROWS_AT_ONCE
         if self._rate is not None and self._budget_s != float("inf"):
             rows = max(min(rows, int(self._rate * self._budget_s)), _ROWS_MIN)
-        return table.left[: max(rows // max(table.step, 1), 1)] if table.column else table.left
+        sure, done = max(rows // max(table.step, 1), 1), table.chosen - len(table.left)
+        likely = rows * done // max(table.rows_source, table.rows_sink, 1)
+        return table.left[: max(sure, min(likely, _GROWTH * done))] if table.column else table.left
 
     def note(self, table: ComparedTable) -> None:
         """Record what has been compared."""

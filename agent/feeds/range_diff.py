@@ -31,6 +31,8 @@ from agent.rows.schema import TableSchema
 from reactor.records.tables.table import TableRecord
 
 _RANGE_ROWS: Final = 100_000
+#: a table of no more rows is small: it is not divided, and is summed without Spark
+_SMALL_ROWS: Final = 100_000
 _RANGES_MAX: Final = 1_024
 #: seconds for the sums of the source; a table that takes longer counts as large
 _SMALL_S: Final = 0.1
@@ -156,16 +158,19 @@ def sum_ranges(
 def _is_small(source: Future[Sums]) -> bool:
     with suppress(TimeoutError):
         rows, _ = source.result(timeout=_SMALL_S)
-        return int(rows.sum()) <= _RANGE_ROWS
+        return int(rows.sum()) <= _SMALL_ROWS
     return False
 
 
 def plan(checksums: SourceChecksums, column: str) -> Ranges:
-    """:raises WeirError: the source cannot be read."""
+    """Return the ranges of a table: one if it is small, however far apart its keys are.
+
+    :raises WeirError: the source cannot be read.
+    """
     if not column:
         return Ranges()
     with checksums.open() as session:
-        bounds = session.bounds(column)
+        bounds = session.bounds(column) if session.has_more_rows(_SMALL_ROWS) else None
     return Ranges() if bounds is None else Ranges.over(column, *bounds)
 
 

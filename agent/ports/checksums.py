@@ -39,6 +39,10 @@ class RangeSum:
 class ChecksumSession(Protocol):
     """One connection of its own, or the snapshot's; for one thread."""
 
+    def has_more_rows(self, count: int) -> bool:
+        """Whether the table has more rows than ``count``, which costs no more than reading so many."""
+        ...
+
     def bounds(self, column: str) -> tuple[int, int] | None:
         """The smallest and the largest value; None in an empty table."""
         ...

@@ -43,6 +43,11 @@ class MysqlChecksums:
     def open(self) -> Iterator[ChecksumSession]:
         yield self
 
+    def has_more_rows(self, count: int) -> bool:
+        beginning = f"SELECT 1 FROM {self._table} LIMIT {count + 1}"
+        [(found,)] = self.connection.query(f"SELECT count(*) FROM ({beginning}) AS beginning", timeout_s=_TIMEOUT_S)
+        return int(found or 0) > count
+
     def bounds(self, column: str) -> tuple[int, int] | None:
         name = identifier(column)
         # a bit is sent as bytes, unless it is a number

@@ -88,6 +88,11 @@ class _Session:
     row: str
     rows: str
 
+    def has_more_rows(self, count: int) -> bool:
+        beginning = f"SELECT FROM {self.table} WHERE {self.rows} LIMIT {count + 1}"
+        [(found,)] = self.connection.query(f"SELECT count(*) FROM ({beginning}) AS beginning", timeout_s=_TIMEOUT_S)
+        return int(found or 0) > count
+
     def bounds(self, column: str) -> tuple[int, int] | None:
         name = identifier(column)
         sql = f"SELECT min({name}), max({name}) FROM {self.table} WHERE {self.rows}"

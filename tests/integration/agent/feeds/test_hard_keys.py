@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from agent.feeds import range_diff
-from tests.integration.agent.feeds.test_range_diff import Bed, bed  # noqa: F401
+from tests.integration.agent.feeds.test_range_diff import Bed, bed, divide  # noqa: F401
 
 #: by type: values that are other keys, each as one literal; PostgreSQL's and MariaDB's
 POSTGRES = {
@@ -86,7 +86,7 @@ def test_differences_are_found_and_repaired(
     shape: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 2)
+    divide(monkeypatch, 2)
     monkeypatch.setattr(range_diff, "_RANGES_MAX", 16)
     rng = random.Random(f"{kind} {shape}")
     if bed.kind == "postgres":

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -85,6 +86,12 @@ MARIA = {
 #: per kind: types that are compared by rows
 UNSUMMED = {"postgres": {"x": ("time", "time '01:02:03'")}, "mariadb": {"x": ("double", "seq / 7.0")}}
 ROWS = 400
+
+
+def divide(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Into ranges of so many values, also a table that is small."""
+    monkeypatch.setattr(range_diff, "_RANGE_ROWS", rows)
+    monkeypatch.setattr(range_diff, "_SMALL_ROWS", 0)
 
 
 class Here:
@@ -193,7 +200,7 @@ def test_types_of_mysql_have_the_same_sum_on_both_sides(
     mysql: EmbeddedMysql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It puts no vector together with texts."""
-    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 50)
+    divide(monkeypatch, 50)
     name = f"ranges_{tmp_path.name}"[:60]
     mysql.create_database(name)
     bed = Bed("mariadb", mysql.uri(name), name, partial(mysql.execute, database=name), tmp_path)
@@ -209,7 +216,7 @@ def columns_of(bed: Bed) -> dict[str, tuple[str, str]]:
 
 
 def test_every_type_has_the_same_sum_on_both_sides(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 50)
+    divide(monkeypatch, 50)
     bed.make(columns_of(bed))
     assert bed.wrong_ranges() == 0
     found = bed.compared()
@@ -232,8 +239,9 @@ def test_a_comparison_that_ended_continues_with_the_ranges_that_are_left(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each range counts as it was when it was compared. What comes between two parts goes through the store."""
-    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 10_000)
+    divide(monkeypatch, 10_000)
     monkeypatch.setattr(progress_of_tables, "ROWS_AT_ONCE", 30_000)
+    monkeypatch.setattr(progress_of_tables, "_GROWTH", 0)
     bed.make({})
     bed.execute("INSERT INTO t VALUES (50000)")
     bed.copy_again()
@@ -257,6 +265,38 @@ def test_a_comparison_that_ended_continues_with_the_ranges_that_are_left(
     assert one.differences == ("id=50000: only in the sink",)
     assert (one.rows_source, one.rows_sink) == (ROWS + 1, ROWS + 2)
     assert bed.compared().differences == ("id=-1: missing in the sink", "id=50000: only in the sink")
+
+
+@pytest.mark.sample(1.0)
+def test_a_small_table_is_one_range_however_far_apart_its_keys_are(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_diff, "_SMALL_ROWS", ROWS + 2)
+    bed.make({}, key="id bigint PRIMARY KEY")
+    bed.execute("INSERT INTO t VALUES (-9223372036854775808)")
+    bed.copy_again()
+    progress = Progress()
+    assert bed.compare_on(progress).equal
+    [small] = progress.tables
+    bed.execute("INSERT INTO t VALUES (9223372036854775807)")
+    progress = Progress()
+    assert bed.compare_on(progress).differences == ("id=9223372036854775807: missing in the sink",)
+    [large] = progress.tables
+    assert (small.count, large.count) == (1, 1_024)
+
+
+@pytest.mark.sample(1.0)
+def test_the_sink_is_read_a_few_times_for_keys_that_are_far_apart(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those that contain a time; each range of them is wider than the rows that are summed in one go."""
+    divide(monkeypatch, 100_000)
+    bed.make({}, key="id bigint PRIMARY KEY")
+    bed.execute("UPDATE t SET id = 7000000000000000000 + id * 1000000000000")
+    bed.copy_again()
+    read = Mock(side_effect=range_diff._sum_sink)
+    monkeypatch.setattr(range_diff, "_sum_sink", read)
+    progress = Progress()
+    assert bed.compare_on(progress).equal
+    [one] = progress.tables
+    assert (one.count, one.rows_source, one.done) == (1_024, ROWS + 1, True)
+    assert read.call_count < 10
 
 
 @pytest.mark.sample(1.0)
@@ -315,7 +355,7 @@ def test_a_table_with_a_text_key_is_one_range(bed: Bed) -> None:
 def test_every_key_that_is_a_number_at_the_sink_has_ranges(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 50)
+    divide(monkeypatch, 50)
     bed.execute(f"CREATE TABLE t (id {kind} PRIMARY KEY)")
     first, last = {"bigint unsigned": (1 << 63, (1 << 64) - 1), "year": (1902, 2100)}.get(kind, (0, 200_000))
     rows = ", ".join(f"({key})" for key in (*range(first, first + 190), last))
@@ -335,7 +375,7 @@ def test_a_type_without_an_equal_sum_is_compared_by_rows_and_reports_it(bed: Bed
 
 
 def test_a_sample_sees_some_ranges_and_says_how_many(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 10_000)
+    divide(monkeypatch, 10_000)
     monkeypatch.setattr("random.sample", lambda numbers, count: list(numbers)[-count:])
     bed.make({})
     bed.execute("DELETE FROM t WHERE id = 17")
@@ -348,7 +388,7 @@ def test_a_sample_sees_some_ranges_and_says_how_many(bed: Bed, monkeypatch: pyte
 
 
 def test_a_comparison_is_as_fast_as_is_allowed(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 100)
+    divide(monkeypatch, 100)
     bed.make({})
     bed.execute("DELETE FROM t WHERE id = 17")
     pace, began = Pace((RowBudget(1_000),)), time.monotonic()
