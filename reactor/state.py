@@ -19,7 +19,7 @@ from reactor.division.divided import Divided
 from reactor.errors import InvalidKeyError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.membership.presence import Presence
-from reactor.membership.progress import CaptureProgress, ProgressByCapture, newest, replacing
+from reactor.membership.progress import ProgressByCapture, ProgressReader, newest, replacing
 from reactor.records import formats
 from reactor.records.access import TokenRecord
 from reactor.records.attempts import Attempt, StreamAttempt, Suspects
@@ -156,6 +156,7 @@ class ClusterState:
         self.format = formats.FIRST
         #: of the owners on each capture, also of those that are gone
         self.progress: ProgressByCapture = {}
+        self._progress_readers: dict[CaptureId, ProgressReader] = {}
         #: captures present in this tick
         self.captures: Mapping[CaptureId, CaptureInfo] = {}
         self._presence = Presence(removal_grace_s)
@@ -339,12 +340,16 @@ class ClusterState:
                 _store_record(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
 
     def _read_progress(self, capture: CaptureId, text: str, value: bytes | None) -> None:
-        before = self.progress.get(capture) or CaptureProgress()
-        _store_record(self.progress, capture, CaptureProgress, text, value)
-        after = self.progress.get(capture) or CaptureProgress()
-        for id in before.changefeeds.keys() | after.changefeeds.keys():
+        reader = self._progress_readers.setdefault(capture, ProgressReader())
+        changed = reader.read(value, key=text)
+        if value is None:
+            self.progress.pop(capture, None)
+            del self._progress_readers[capture]
+        else:
+            self.progress[capture] = reader.record
+        for id in changed:
             feed = self.changefeeds.get(id)
-            if feed is not None and before.changefeeds.get(id) != after.changefeeds.get(id):
+            if feed is not None:
                 self._settle_status(feed)
                 feed.change = self.changes.note(id)
 

@@ -6,10 +6,14 @@ has an entry raises the status's ``generation``, and so makes the entry void. A 
 launched, handed over, changed by an operator, or has reached something that other records depend on.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import Field
 
+from reactor.division.packing import unpacked
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.keys import StatusKey
 from reactor.records.base import Record
@@ -26,6 +30,38 @@ class CaptureProgress(Record):
     """Written by the owners of one capture; deleted by the controller when the capture is gone and nothing counts."""
 
     changefeeds: dict[ChangefeedId, OwnedProgress] = Field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ProgressReader:
+    """Reader of one capture's record: as it is written often, for a few of its changefeeds each time, only the entries
+    that have changed are validated again."""
+
+    record: CaptureProgress = field(default_factory=CaptureProgress)
+    _entries: dict[str, Any] = field(default_factory=dict)
+
+    def read(self, value: bytes | None, *, key: str) -> Collection[ChangefeedId]:
+        """Replace the record, and return the changefeeds whose entries are not what they were.
+
+        :raises InvalidRecordError: it cannot be read; the record stays.
+        """
+        found, entries = self._decoded(value, key) if value is not None else (CaptureProgress(), {})
+        before, self.record, self._entries = self.record.changefeeds, found, entries
+        after = found.changefeeds
+        return [id for id in before.keys() | after.keys() if before.get(id) is not after.get(id)]
+
+    def _decoded(self, value: bytes, key: str) -> tuple[CaptureProgress, dict[str, Any]]:
+        known = self.record.changefeeds
+        try:
+            fields = json.loads(unpacked(value))
+            entries = fields.pop("changefeeds", {})
+            same = {id: known[id] for id in known if id in entries and entries[id] == self._entries.get(id)}
+            changed = {id: entry for id, entry in entries.items() if id not in same}
+            text = json.dumps(fields | {"changefeeds": changed}).encode()
+        except (AttributeError, TypeError, ValueError, RecursionError):
+            return CaptureProgress.decode(value, key=key), {}  # which says what is wrong with it
+        found = CaptureProgress.decode(text, key=key)
+        return found.with_(changefeeds=same | found.changefeeds), entries
 
 
 #: by capture
