@@ -4,7 +4,7 @@ Before each opening it is checked that the server is the one it was, and that th
 log is. A stream that declares a type without a binary form is opened again, in text form, from then on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -29,7 +29,7 @@ from agent.sources.postgres.server.refusals import UnconvertibleError
 from agent.sources.postgres.server.sql import is_text
 from agent.sources.postgres.server.terms import read_terms
 from agent.sources.postgres.settings import PostgresSettings
-from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess, look_up, verified
+from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess, look_up, names_of, verified
 from agent.sources.postgres.stream.converting import Converter, ConvertingLine
 from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from agent.sources.postgres.stream.resolver import TextFormNeeded, TypeResolver
@@ -176,6 +176,7 @@ class PostgresStreams:
             wants=wanted.named,
             takes=wanted.takes,
             look_up=self._look_up,
+            names_of=self._names_of,
             verified=self._verified,
             needs_columns=self._scope.sink_mode.is_keyed,
         )
@@ -184,6 +185,10 @@ class PostgresStreams:
         """Through a session of its own, as every question: see ``_check_position``."""
         with catalog_session(self._uri) as session:
             return look_up(session, table_id, read_terms(session, slots.all_publications(self._names), with_rows=False))
+
+    def _names_of(self, table_ids: Iterable[int]) -> dict[int, tuple[str, str]]:
+        with catalog_session(self._uri) as session:
+            return names_of(session, table_ids)
 
     def _verified(self, table_id: int, guesses: Mapping[str, Guess]) -> tuple[dict[str, str], list[str]]:
         with catalog_session(self._uri) as session:

@@ -7,7 +7,7 @@ got it later than its rows. So the rows themselves are asked, those that are as 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -51,6 +51,10 @@ _XMINS_SQL: Final = (
 _NAME_SQL: Final = (
     "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
     "ON n.oid = c.relnamespace WHERE c.oid = {table}"
+)
+_NAMES_SQL: Final = (
+    "SELECT c.oid::int8, n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+    "ON n.oid = c.relnamespace WHERE c.oid = ANY ('{{{tables}}}'::oid[])"
 )
 #: ``pg_get_expr`` locks the table that it is given, which it needs only for an expression with columns
 _COLUMNS_SQL: Final = """
@@ -201,6 +205,15 @@ def look_up(connection: Connection, table_id: int, terms: AllTerms = ALL_COLUMNS
         types=found_types,
         built_empty={str(name): int(xmin or 0) for name, xmin in built_empty},
     )
+
+
+def names_of(connection: Connection, table_ids: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """Return schema and name of those of the tables that are there, all at one moment: no two are the same.
+
+    :raises SourceError: the catalog cannot be read.
+    """
+    rows = connection.query(_NAMES_SQL.format(tables=",".join(str(int(table)) for table in table_ids)))
+    return {int(table or 0): (str(schema_name), str(name)) for table, schema_name, name in rows}
 
 
 def verified(connection: Connection, table_id: int, guesses: Mapping[str, Guess]) -> tuple[dict[str, str], list[str]]:

@@ -9,7 +9,7 @@ published are not in the stream; if it is published in the transaction that crea
 """
 
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -30,11 +30,15 @@ from reactor.records.tables.table import TableRecord
 
 _log = structlog.get_logger()
 
+#: schema and name
+Path = tuple[str, str]
+
 
 class SchemaTracker:
     """Keeps ``known`` up to date. ``wants``: whether a new table is selected, by schema and name; ``takes``: whether it
-    can be replicated; ``needs_columns``: the sink has no table without any. ``look_up`` queries the catalog;
-    ``verified`` queries the table for the values of new columns in older rows, see there."""
+    can be replicated; ``needs_columns``: the sink has no table without any. ``look_up`` queries the catalog about one
+    table, ``names_of`` about the names of many at one moment; ``verified`` queries the table for the values of new
+    columns in older rows, see there."""
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class SchemaTracker:
         wants: Callable[[str, str], bool],
         takes: Callable[[TableRecord], bool],
         look_up: Callable[[int], CatalogTable],
+        names_of: Callable[[Iterable[int]], Mapping[int, Path]],
         verified: Callable[[int, Mapping[str, Guess]], tuple[dict[str, str], list[str]]],
         needs_columns: bool = False,
     ) -> None:
@@ -50,6 +55,7 @@ class SchemaTracker:
         self._wants = wants
         self._takes = takes
         self._look_up = look_up
+        self._names_of = names_of
         self._verified = verified
         self._needs_columns = needs_columns
         self._refused: set[int] = set()
@@ -79,7 +85,7 @@ class SchemaTracker:
         table_id = declared.table_id
         assert self.awaits(declared), "the table is already known"
         before = self._before.get((ts, table_id))
-        if before is not None and not self._has_name(declared):
+        if before is not None and not self._is_taken(declared, self._names_beside(declared)):
             # the catalog, which is ahead, has it dropped; here it has only lost its name to another table
             self.known[table_id] = before
             del self._before[ts, table_id], self._changes[ts][table_id]
@@ -120,50 +126,55 @@ class SchemaTracker:
 
     def _take_in(self, record: TableRecord, ts: Ts) -> None:
         """Take a new table in, under its name, or under that of today where another table has its name again."""
-        table_id = record.table_id
-        self._displace(record, ts)
-        if self._has_name(record):
-            found = self._look_up(table_id)
-            if not found.is_there:
+        table_id, names = record.table_id, self._names_beside(record)
+        if self._is_taken(record, names):
+            if table_id not in names:
                 self._refused.add(table_id)
                 _log.warning("a table came and went while it had another's name", table=".".join(_path(record)))
                 return
-            record = record.named(*found.path)
-            self._displace(record, ts)
+            record = record.named(*names[table_id])
+        self._displace(record, ts, names)
         self.known[table_id] = KnownTable(record, None)
         self._before[ts, table_id] = None
 
     def _lacks_columns(self, declared: TableSchema) -> bool:
         return self._needs_columns and not declared.columns
 
-    def _displace(self, table: TableSchema | TableRecord, ts: Ts) -> None:
+    def _displace(self, table: TableSchema | TableRecord, ts: Ts, names: Mapping[int, Path]) -> None:
         """Remove a table's new name from the table that had it: that is dropped or renamed, even if none of its rows
-        shows it. So tables that swap names do it in one record."""
+        shows it. So tables that swap names do it in one record. ``names``: those of today."""
         for table_id, known in list(self.known.items()):
             record = known.record
             if table_id == table.table_id or _path(record) != _path(table):
                 continue
-            found = self._look_up(table_id)
-            if not found.is_there:
+            path = names.get(table_id)
+            if path is None:
                 self._before.setdefault((ts, table_id), known)
                 del self.known[table_id]
                 self._changes.setdefault(ts, {})[table_id] = schema_diff.dropped(known)
-            elif found.path != _path(table) and known.schema is not None:
+            elif path != _path(table) and known.schema is not None:
                 self._before.setdefault((ts, table_id), known)
-                renamed = replace(known.schema, schema_name=found.schema_name, name=found.name)
-                after = KnownTable(record.named(*found.path), renamed)
+                renamed = replace(known.schema, schema_name=path[0], name=path[1])
+                after = KnownTable(record.named(*path), renamed)
                 self.known[table_id] = after
-                self._settle(after, found.at(renamed), ts)
-                self._displace(renamed, ts)
+                self._settle(after, self._look_up(table_id).at(renamed), ts)
+                self._displace(renamed, ts, names)
 
-    def _has_name(self, table: TableSchema | TableRecord) -> bool:
-        """Return whether another table has this one's name, also at the source: names have been exchanged since."""
-        others = [
+    def _names_beside(self, table: TableSchema | TableRecord) -> Mapping[int, Path]:
+        """Return the names of today of this table and all known ones, if one of those is known by this one's name. They
+        are of one moment, behind the declaration: of several moments, two tables might have had one name."""
+        return self._names_of({table.table_id, *self.known}) if self._others_of_name(table) else {}
+
+    def _others_of_name(self, table: TableSchema | TableRecord) -> list[int]:
+        return [
             number
             for number, known in self.known.items()
             if number != table.table_id and _path(known.record) == _path(table)
         ]
-        return any(self._look_up(number).path == _path(table) for number in others)
+
+    def _is_taken(self, table: TableSchema | TableRecord, names: Mapping[int, Path]) -> bool:
+        """Return whether a table that is known by this one's name has it today: names have been exchanged since."""
+        return any(names.get(number) == _path(table) for number in self._others_of_name(table))
 
     def note(self, declared: TableSchema, ts: Ts, xid: int, *, is_first: bool = False) -> TableSchema:
         """Note a known table as the stream declares it in the transaction ``xid`` (32 bits), which ends at ``ts``;
@@ -222,8 +233,9 @@ class SchemaTracker:
     ) -> TableSchema:
         found = self._look_up(declared.table_id)
         is_renamed = _path(known.record) != _path(declared)
-        if is_renamed and self._has_name(declared):
-            path = found.path if found.is_there else _path(known.record)
+        names = self._names_beside(declared) if is_renamed else {}
+        if self._is_taken(declared, names):
+            path = names.get(declared.table_id, _path(known.record))
             declared = replace(declared, schema_name=path[0], name=path[1])
         after_schema = column_numbers.placed(schema, declared, found.numbers(declared, xid))
         found = found.at(after_schema)
@@ -240,7 +252,7 @@ class SchemaTracker:
         if record.key != known.record.key and declared.replica_identity == "i":
             self._partitions.judge(record, ts)
         if is_renamed:
-            self._displace(after_schema, ts)
+            self._displace(after_schema, ts, names)
         return after_schema
 
     def _settle(self, after: KnownTable, found: CatalogTable, ts: Ts, empty_at: frozenset[str] = frozenset()) -> None:
@@ -287,7 +299,7 @@ class SchemaTracker:
         return change
 
 
-def _path(table: TableRecord | TableSchema) -> tuple[str, str]:
+def _path(table: TableRecord | TableSchema) -> Path:
     return table.schema_name, table.name
 
 

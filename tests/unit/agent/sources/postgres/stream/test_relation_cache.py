@@ -68,6 +68,7 @@ class Rig:
             wants=lambda _, name: not name.startswith("_"),
             takes=lambda _: takes,
             look_up=self._look_up,
+            names_of=lambda ids: {id: ("public", self.names[id]) for id in ids if id in self.names},
             verified=lambda *_: (dict(verified), [*unknown]),
             needs_columns=needs_columns,
         )
