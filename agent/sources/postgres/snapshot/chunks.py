@@ -4,10 +4,10 @@
   end is fixed: rows inserted above it are in the log. A later snapshot can continue with the missing chunks, because a
   row can only move to another chunk by a change of its key (see ``agent.units.dump``).
 - ``BLOCKS``: ranges of physical blocks (``ctid``), for all other tables and for keys with large gaps, whose ranges
-  would be uneven. Under *one* snapshot every row is in exactly one block; an update moves it, so such a plan is invalid
-  under another snapshot.
-- ``WHOLE``: one chunk, for small tables, and for tables that cannot be divided: a partitioned table (or any table of a
-  server before version 14) whose key is not an integer.
+  would be uneven. A chunk of a partitioned table has the same range of each partition. Under *one* snapshot every row
+  is in exactly one block; an update moves it, so such a plan is invalid under another snapshot.
+- ``WHOLE``: one chunk, for small tables, and for tables that cannot be divided: one of a server before version 14, or
+  with a partition that is a foreign table, whose key is not an integer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -94,11 +94,13 @@ class ChunkPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """``source``: the FROM item of the table's rows."""
+    """``source``: the FROM item of the table's rows. ``blocks``: of all its partitions; ``longest``: of the largest
+    one, 0 if one has no blocks of its own."""
 
     source: str
-    blocks: int
-    rows: int
+    blocks: int = 0
+    rows: int = 0
+    longest: int = 0
 
 
 def plan_chunks(
@@ -130,12 +132,12 @@ def _plan(
     if bounds is None:
         return ChunkPlan(PlanKind.WHOLE, 1, rows)
     low, high = bounds
-    is_one_file = size.source.startswith("ONLY ") and server_version >= _TID_RANGE_VERSION
-    if column and (high - low <= rows * _SPARSE_FACTOR or not is_one_file):
+    has_blocks = size.longest > 0 and server_version >= _TID_RANGE_VERSION
+    if column and (high - low <= rows * _SPARSE_FACTOR or not has_blocks):
         return ChunkPlan(PlanKind.KEYS, count, rows, column, low, high)
-    if not is_one_file:
+    if not has_blocks:
         return ChunkPlan(PlanKind.WHOLE, 1, rows)
-    return ChunkPlan(PlanKind.BLOCKS, min(count, max(size.blocks, 1)), rows, high=size.blocks)
+    return ChunkPlan(PlanKind.BLOCKS, min(count, size.longest), rows, high=size.longest)
 
 
 def _integer_key(schema: TableSchema, key: Sequence[str]) -> str:
@@ -163,9 +165,9 @@ def _sizes(connection: Queries, schemas: Sequence[TableSchema]) -> dict[int, _Si
     found = try_query(connection, _sizes_sql(sources))
     if found is None:  # one of them cannot be opened
         found = [row for table in sources for row in try_query(connection, _sizes_sql([table])) or ()]
-    sizes = {table: _Size(source, 0, 0) for table, source in sources.items()}
+    sizes = {table: _Size(source) for table, source in sources.items()}
     uncounted = []
-    for table, blocks_now, pages, tuples, is_analyzed in found:
+    for table, blocks_now, longest, pages, tuples, is_analyzed in found:
         blocks, pages = int(float(blocks_now or 0)), int(pages)
         if pages > 0 and is_analyzed in ("t", True):
             rows = round(blocks * int(tuples) / pages)
@@ -173,7 +175,8 @@ def _sizes(connection: Queries, schemas: Sequence[TableSchema]) -> dict[int, _Si
             rows = blocks * _GUESSED_ROWS_PER_BLOCK
             if 0 < blocks <= _COUNTED_BLOCKS_MAX:
                 uncounted.append(int(table))
-        sizes[int(table)] = replace(sizes[int(table)], blocks=blocks, rows=rows)
+        size = replace(sizes[int(table)], blocks=blocks, rows=rows, longest=int(float(longest or 0)))
+        sizes[int(table)] = size
     for table, rows in _counts(connection, [(table, sizes[table].source) for table in uncounted]):
         sizes[table] = replace(sizes[table], rows=rows)
     return sizes
@@ -182,7 +185,9 @@ def _sizes(connection: Queries, schemas: Sequence[TableSchema]) -> dict[int, _Si
 def _sizes_sql(table_ids: Iterable[int]) -> str:
     return (
         "SELECT root::int8, sum(pg_catalog.pg_relation_size(oid)) / current_setting('block_size')::int8, "
-        "sum(relpages), sum(reltuples)::int8, bool_and(reltuples >= 0) FROM pg_catalog.pg_class "
+        "CASE WHEN bool_and(relkind = 'r') THEN max(pg_catalog.pg_relation_size(oid)) "
+        "/ current_setting('block_size')::int8 END, sum(relpages), sum(reltuples)::int8, bool_and(reltuples >= 0) "
+        "FROM pg_catalog.pg_class "
         f"JOIN {all_leaves_sql(table_ids)} AS leaves ON oid = leaf WHERE relkind <> 'p' GROUP BY 1"
     )
 

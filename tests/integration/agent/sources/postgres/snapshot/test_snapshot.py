@@ -89,6 +89,34 @@ def test_chunks_together_are_the_table(
     assert sorted(row["id"] for row in rows) == list(range(1, 3001))
 
 
+@pytest.mark.parametrize("key", [[], ["id", "day"]])
+def test_chunks_of_partitions_together_are_the_table(postgres: EmbeddedPostgres, database: str, key: list[str]) -> None:
+    """Partitions of other lengths, one without rows, one with another order of columns, one that is divided again."""
+    uri, root = postgres.uri(database), f"parts_{len(key)}"
+    with psycopg.connect(postgres.dsn(database), autocommit=True) as connection:
+        connection.execute(
+            f"CREATE TABLE {root} (id uuid, day int, pad text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);"
+            f"CREATE TABLE {root}_1 PARTITION OF {root} FOR VALUES FROM (0) TO (10);"
+            f"CREATE TABLE {root}_2 (pad text, day int NOT NULL, id uuid NOT NULL);"
+            f"ALTER TABLE {root} ATTACH PARTITION {root}_2 FOR VALUES FROM (10) TO (100);"
+            f"CREATE TABLE {root}_3 PARTITION OF {root} FOR VALUES FROM (100) TO (200);"
+            f"CREATE TABLE {root}_4 PARTITION OF {root} DEFAULT PARTITION BY LIST (day);"
+            f"CREATE TABLE {root}_5 PARTITION OF {root}_4 DEFAULT;"
+            f"INSERT INTO {root} SELECT gen_random_uuid(), n, repeat('x', 100) FROM generate_series(0, 99) n;"
+            f"INSERT INTO {root} SELECT gen_random_uuid(), n, repeat('x', 100) FROM generate_series(200, 2999) n"
+        )
+        [(count,)] = connection.execute(f"SELECT count(DISTINCT id) FROM {root}").fetchall()
+    schema = pgoutput.read_schema(uri, pgoutput.table_id(postgres.dsn(database), root))
+    with snapshot.session(uri, None) as connection:
+        version = connection.server_version
+        [plan] = plan_chunks(connection, [(schema, key)], chunk_rows=400, server_version=version).values()
+        chunks = [_rows(snapshot.copy_rows(connection, schema, plan.chunk(at))) for at in range(plan.count)]
+    assert (plan.kind, plan.count) == (PlanKind.BLOCKS, 8)
+    assert all(chunks)
+    ids = [row["id"] for rows in chunks for row in rows]
+    assert len(ids) == len(set(ids)) == count
+
+
 @pytest.mark.matrix
 def test_batches_end_when_the_block_or_the_batch_is_full(
     postgres: EmbeddedPostgres, database: str, schema: TableSchema, monkeypatch: pytest.MonkeyPatch

@@ -17,11 +17,18 @@ class Catalog:
     """Answers the planner's questions as a server would."""
 
     def __init__(
-        self, *, blocks: int, pages: int, tuples: int, bounds: tuple[int, int] = (0, 0), kind: str = "r"
+        self,
+        *,
+        blocks: int,
+        pages: int,
+        tuples: int,
+        bounds: tuple[int, int] = (0, 0),
+        kind: str = "r",
+        longest: int | None = -1,
     ) -> None:
         self._answers: dict[str, tuple[object, ...]] = {
             "SELECT oid::int8, relkind": (1, kind),
-            "relpages": (1, blocks, pages, tuples, True),
+            "relpages": (1, blocks, blocks if longest == -1 else longest, pages, tuples, True),
             "min(": bounds,
             "count(*)": (1, tuples),
             "SAVEPOINT": (),
@@ -66,9 +73,18 @@ def test_an_old_server_reads_such_a_table_in_one_piece() -> None:
     assert _plan(Catalog(blocks=100, pages=100, tuples=5000), key=[], version=13).kind is PlanKind.WHOLE
 
 
-def test_a_partitioned_table_is_cut_by_its_integer_key_or_not_at_all() -> None:
-    parts = Catalog(blocks=100, pages=100, tuples=5000, bounds=(1, 10**12), kind="p")
-    assert (_plan(parts).kind, _plan(parts, key=[]).kind) == (PlanKind.KEYS, PlanKind.WHOLE)
+def test_a_partitioned_table_is_cut_by_its_integer_key_or_by_the_blocks_of_its_largest_partition() -> None:
+    dense = Catalog(blocks=100, pages=100, tuples=5000, bounds=(1, 5000), kind="p", longest=40)
+    sparse = Catalog(blocks=100, pages=100, tuples=5000, bounds=(1, 10**12), kind="p", longest=40)
+    assert _plan(dense).kind is PlanKind.KEYS
+    for plan in (_plan(sparse), _plan(dense, key=["id", "name"])):
+        assert (plan.kind, plan.count, plan.high) == (PlanKind.BLOCKS, 5, 40)
+    assert (_plan(sparse, version=13).kind, _plan(dense, key=[], version=13).kind) == (PlanKind.KEYS, PlanKind.WHOLE)
+
+
+def test_a_table_with_a_foreign_partition_is_not_cut_by_blocks() -> None:
+    foreign = Catalog(blocks=100, pages=100, tuples=5000, bounds=(1, 10**12), kind="p", longest=None)
+    assert (_plan(foreign).kind, _plan(foreign, key=[]).kind) == (PlanKind.KEYS, PlanKind.WHOLE)
 
 
 def test_a_small_table_is_one_chunk() -> None:
