@@ -4,7 +4,8 @@ Snapshot, comparison and stream have to agree. Without a column list all columns
 ones are too if the publication says so (PostgreSQL 18), virtual ones never are: their values are not in the log.
 """
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from json import loads
 from typing import Final
@@ -98,11 +99,14 @@ def refuse_unsent(
     """
     ids = ", ".join(str(table.table_id) for table in tables) or "0"
     named = {table.table_id: table for table in tables}
+    unsent: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for oid, column, kind in connection.query(_GENERATED_SQL.format(ids=ids)):
         table, name = named[int(oid or 0)], str(column)
         own = terms.of(table.table_id)
         if own.columns is None and not own.sends(name, str(kind)) and _is_selected(table, name, filter):
-            raise SourceConfigError(_unsent(table, name, str(kind), connection.server_version))
+            unsent[f"{table.schema_name}.{table.name}"].append((name, str(kind)))
+    if unsent:
+        raise SourceConfigError(_unsent(unsent, connection.server_version))
 
 
 def _is_selected(table: TableRecord, column: str, filter: FilterConfig) -> bool:
@@ -112,13 +116,20 @@ def _is_selected(table: TableRecord, column: str, filter: FilterConfig) -> bool:
     return column in {one.name for one in selected.columns}
 
 
-def _unsent(table: TableRecord, column: str, kind: str, version: int) -> str:
-    name = f"{table.schema_name}.{table.name}"
+def _unsent(tables: Mapping[str, Sequence[tuple[str, str]]], version: int) -> str:
+    """``tables``: the name and PostgreSQL's letter of such columns, by table."""
+    columns = [(table, name, kind) for table, found in tables.items() for name, kind in found]
+    words = {"s": "stored", "v": "virtual"}
+    what = ", ".join(f"table {table} has the {words[kind]} generated column {name}" for table, name, kind in columns)
     publish = ""
-    if kind == "s" and version >= GENERATED_VERSION:
-        publish = "let the publication send it (SET (publish_generated_columns = stored)), or "
-    return (
-        f"table {name} has the {'stored' if kind == 's' else 'virtual'} generated column {column}, whose values the "
-        f"source does not send; {publish}leave it out by a column selector: "
-        f'matcher = ["{name}"], columns = ["*", "!{column}"]'
-    )
+    if version >= GENERATED_VERSION and any(kind == "s" for *_, kind in columns):
+        publish = "let the publication send stored ones (SET (publish_generated_columns = stored)), or "
+    it = "it out by a column selector" if len(columns) == 1 else "them out by column selectors"
+    selectors = "; ".join(_leaving_out(table, [name for name, _ in found]) for table, found in tables.items())
+    return f"{what}, whose values the source does not send; {publish}leave {it}: {selectors}"
+
+
+def _leaving_out(table: str, columns: Sequence[str]) -> str:
+    """Return a column selector as it is written in a changefeed's file."""
+    listed = ", ".join(f'"{name}"' for name in ("*", *(f"!{column}" for column in columns)))
+    return f'matcher = ["{table}"], columns = [{listed}]'

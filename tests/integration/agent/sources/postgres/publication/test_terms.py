@@ -1,6 +1,7 @@
 """Terms of a publication: snapshot and comparison read what it sends, columns, rows and generated columns."""
 
 import itertools
+import tomllib
 
 import pyarrow as pa
 import pytest
@@ -90,6 +91,26 @@ def test_a_generated_column_that_is_not_sent_is_left_out_only_on_request(
             snapshot.schema(table)
     finally:
         snapshot.close()
+
+
+def test_all_generated_columns_that_are_not_sent_are_named_at_once(postgres: EmbeddedPostgres) -> None:
+    """With the selectors that leave them out, each as it may be copied into the changefeed's file."""
+    source = make(postgres, "")
+    with connect(source._uri) as connection:
+        connection.query("ALTER TABLE t DROP s; ALTER TABLE t ADD v int GENERATED ALWAYS AS (id * 2) VIRTUAL")
+        connection.query("ALTER TABLE t ADD w int GENERATED ALWAYS AS (id * 3) VIRTUAL")
+        connection.query("CREATE TABLE u (id int PRIMARY KEY, x int GENERATED ALWAYS AS (id * 2) VIRTUAL)")
+    with pytest.raises(SourceConfigError) as raised:
+        source.check()
+    what, _, cure = str(raised.value).partition(", whose values the source does not send; ")
+    assert [f"table public.{table} has the virtual generated column" in what for table in "tu"] == [True, True]
+    cures = cure.removeprefix("leave them out by column selectors: ").split("; ")
+    selectors = [ColumnSelector.model_validate(tomllib.loads(one.replace("], ", "]\n"))) for one in cures]
+    found = {selector.matcher: selector.columns for selector in selectors}
+    assert found == {("public.t",): ("*", "!v", "!w"), ("public.u",): ("*", "!x")}
+    config = ChangefeedConfig(filter=FilterConfig(column_selectors=tuple(selectors)))
+    report = PostgresSource(source._uri, Scope("c", "f", SinkMode.UPSERT, config)).check()
+    assert {table.name for table in report.tables} >= {"t", "u"}
 
 
 def test_a_server_that_has_no_publication_of_ours_yet_is_read_as_it_will_be_sent(postgres: EmbeddedPostgres) -> None:
