@@ -18,7 +18,7 @@ from reactor.records.tables.table import TableRecord
 #: rows that are summed in one go: the sink is read once for them
 ROWS_AT_ONCE: Final = 16_000_000
 _ROWS_MIN: Final = 100_000
-#: of the number of ranges that are compared at once, over all before: the next ones may have more rows
+#: a block has at most this many times the ranges of all blocks before it, since later ranges may have more rows
 _GROWTH: Final = 3
 
 
@@ -78,15 +78,15 @@ class Progress:
         return ComparedTable(table_id=table.table_id, name=name, **place, chosen=len(chosen), left=chosen)
 
     def block(self, table: ComparedTable) -> tuple[int, ...]:
-        """Return the next ranges to compare: as many as are sure to have no more rows than are summed in one go, as a
-        range cannot have more of them than values. Where keys have gaps that would be few ranges, and the sink would
-        be read again for each: so then as many as are likely to, by the rows that the ranges before them had."""
+        """Return the next ranges to compare, with about as many rows as are summed in one go. A range has at most as
+        many rows as values, which gives a number that is safe. Keys with gaps make it too small, and the sink is read
+        once per block: so the rows of the ranges that are done may give a larger one."""
         rows = ROWS_AT_ONCE
         if self._rate is not None and self._budget_s != float("inf"):
             rows = max(min(rows, int(self._rate * self._budget_s)), _ROWS_MIN)
-        sure, done = max(rows // max(table.step, 1), 1), table.chosen - len(table.left)
+        safe, done = max(rows // max(table.step, 1), 1), table.chosen - len(table.left)
         likely = rows * done // max(table.rows_source, table.rows_sink, 1)
-        return table.left[: max(sure, min(likely, _GROWTH * done))] if table.column else table.left
+        return table.left[: max(safe, min(likely, _GROWTH * done))] if table.column else table.left
 
     def note(self, table: ComparedTable) -> None:
         """Record what has been compared."""
@@ -106,7 +106,8 @@ def compared(
     count = len(block)
     if before and before[-1][0] == ts:
         before, count = before[:-1], count + before[-1][1]
-    left = tuple(number for number in table.left if number not in frozenset(block))
+    finished = frozenset(block)
+    left = tuple(number for number in table.left if number not in finished)
     return table.with_(
         left=left,
         done=not left,
