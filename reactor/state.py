@@ -154,9 +154,9 @@ class ClusterState:
         self.tokens: dict[str, TokenRecord] = {}
         #: the format of stored values that the cluster uses (``reactor.records.formats``)
         self.format = formats.FIRST
+        self._progress = ProgressReader()
         #: of the owners on each capture, also of those that are gone
-        self.progress: ProgressByCapture = {}
-        self._progress_readers: dict[CaptureId, ProgressReader] = {}
+        self.progress: ProgressByCapture = self._progress.records
         #: captures present in this tick
         self.captures: Mapping[CaptureId, CaptureInfo] = {}
         self._presence = Presence(removal_grace_s)
@@ -340,14 +340,7 @@ class ClusterState:
                 _store_record(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
 
     def _read_progress(self, capture: CaptureId, text: str, value: bytes | None) -> None:
-        reader = self._progress_readers.setdefault(capture, ProgressReader())
-        changed = reader.read(value, key=text)
-        if value is None:
-            self.progress.pop(capture, None)
-            del self._progress_readers[capture]
-        else:
-            self.progress[capture] = reader.record
-        for id in changed:
+        for id in self._progress.read(capture, value, key=text):
             feed = self.changefeeds.get(id)
             if feed is not None:
                 self._settle_status(feed)

@@ -32,40 +32,47 @@ class CaptureProgress(Record):
     changefeeds: dict[ChangefeedId, OwnedProgress] = Field(default_factory=dict)
 
 
+#: by capture
+ProgressByCapture = dict[CaptureId, CaptureProgress]
+
+
 @dataclass(slots=True)
 class ProgressReader:
-    """Reader of one capture's record: as it is written often, for a few of its changefeeds each time, only the entries
-    that have changed are validated again."""
+    """Reader of these records. Each is written often, for a few of its changefeeds, so only entries that have changed
+    are validated again."""
 
-    record: CaptureProgress = field(default_factory=CaptureProgress)
-    _entries: dict[str, Any] = field(default_factory=dict)
+    records: ProgressByCapture = field(default_factory=dict)
+    #: as they are stored
+    _entries: dict[CaptureId, dict[str, Any]] = field(default_factory=dict)
 
-    def read(self, value: bytes | None, *, key: str) -> Collection[ChangefeedId]:
-        """Replace the record, and return the changefeeds whose entries are not what they were.
+    def read(self, capture: CaptureId, value: bytes | None, *, key: str) -> Collection[ChangefeedId]:
+        """Replace a capture's record, or (None) remove it, and return the changefeeds whose entries have changed.
 
         :raises InvalidRecordError: it cannot be read; the record stays.
         """
-        found, entries = self._decoded(value, key) if value is not None else (CaptureProgress(), {})
-        before, self.record, self._entries = self.record.changefeeds, found, entries
-        after = found.changefeeds
+        before = self.records.get(capture, CaptureProgress()).changefeeds
+        if value is None:
+            self.records.pop(capture, None)
+            self._entries.pop(capture, None)
+            return before.keys()
+        record, self._entries[capture] = self._decoded(before, self._entries.get(capture, {}), value, key)
+        self.records[capture] = record
+        after = record.changefeeds
         return [id for id in before.keys() | after.keys() if before.get(id) is not after.get(id)]
 
-    def _decoded(self, value: bytes, key: str) -> tuple[CaptureProgress, dict[str, Any]]:
-        known = self.record.changefeeds
+    def _decoded(
+        self, before: dict[ChangefeedId, OwnedProgress], stored: dict[str, Any], value: bytes, key: str
+    ) -> tuple[CaptureProgress, dict[str, Any]]:
         try:
             fields = json.loads(unpacked(value))
             entries = fields.pop("changefeeds", {})
-            same = {id: known[id] for id in known if id in entries and entries[id] == self._entries.get(id)}
+            same = {id: before[id] for id in before if id in entries and entries[id] == stored.get(id)}
             changed = {id: entry for id, entry in entries.items() if id not in same}
             text = json.dumps(fields | {"changefeeds": changed}).encode()
         except (AttributeError, TypeError, ValueError, RecursionError):
             return CaptureProgress.decode(value, key=key), {}  # which says what is wrong with it
-        found = CaptureProgress.decode(text, key=key)
-        return found.with_(changefeeds=same | found.changefeeds), entries
-
-
-#: by capture
-ProgressByCapture = dict[CaptureId, CaptureProgress]
+        record = CaptureProgress.decode(text, key=key)
+        return record.with_(changefeeds=same | record.changefeeds), entries
 
 
 def incarnation(info: ChangefeedInfo) -> str:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from reactor.errors import InvalidRecordError
-from reactor.ids import ChangefeedId, Ts
+from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.membership.progress import CaptureProgress, OwnedProgress, ProgressReader
 
 A, B, C = (ChangefeedId(name) for name in "abc")
+ONE = CaptureId("one")
 KEY = "/weir/c/default/progress/one"
 
 
@@ -23,24 +24,24 @@ def value(**entries: int) -> bytes:
 
 def test_only_entries_that_changed_are_reported_and_validated() -> None:
     reader = ProgressReader()
-    assert set(reader.read(value(a=1, b=1), key=KEY)) == {A, B}
-    kept = reader.record.changefeeds[A]
-    assert set(reader.read(value(a=1, b=2, c=1), key=KEY)) == {B, C}
-    assert reader.record == CaptureProgress.decode(value(a=1, b=2, c=1), key=KEY)
-    assert reader.record.changefeeds[A] is kept
-    assert set(reader.read(value(a=1, c=1), key=KEY)) == {B}
-    assert set(reader.read(None, key=KEY)) == {A, C}
-    assert reader.record == CaptureProgress()
+    assert set(reader.read(ONE, value(a=1, b=1), key=KEY)) == {A, B}
+    kept = reader.records[ONE].changefeeds[A]
+    assert set(reader.read(ONE, value(a=1, b=2, c=1), key=KEY)) == {B, C}
+    assert reader.records[ONE] == CaptureProgress.decode(value(a=1, b=2, c=1), key=KEY)
+    assert reader.records[ONE].changefeeds[A] is kept
+    assert set(reader.read(ONE, value(a=1, c=1), key=KEY)) == {B}
+    assert set(reader.read(ONE, None, key=KEY)) == {A, C}
+    assert reader.records == {}
 
 
 def test_unknown_fields_are_kept_at_both_depths() -> None:
     stored: dict[str, Any] = json.loads(value(a=1, b=1))
     stored |= {"later": [1], "changefeeds": {id: one | {"new": 2.5} for id, one in stored["changefeeds"].items()}}
     reader = ProgressReader()
-    reader.read(json.dumps(stored).encode(), key=KEY)
+    reader.read(ONE, json.dumps(stored).encode(), key=KEY)
     stored["changefeeds"]["b"]["new"] = 3
-    assert reader.read(json.dumps(stored).encode(), key=KEY) == [B]
-    assert json.loads(reader.record.encode()) == stored
+    assert reader.read(ONE, json.dumps(stored).encode(), key=KEY) == [B]
+    assert json.loads(reader.records[ONE].encode()) == stored
 
 
 @pytest.mark.parametrize(
@@ -61,9 +62,9 @@ def test_unknown_fields_are_kept_at_both_depths() -> None:
 )
 def test_a_damaged_value_changes_nothing(damaged: bytes) -> None:
     reader = ProgressReader()
-    reader.read(value(a=1, b=1), key=KEY)
-    before = reader.record
+    reader.read(ONE, value(a=1, b=1), key=KEY)
+    before = reader.records[ONE]
     with pytest.raises(InvalidRecordError, match=KEY):
-        reader.read(damaged, key=KEY)
-    assert reader.record is before
-    assert reader.read(value(a=1, b=2), key=KEY) == [B]
+        reader.read(ONE, damaged, key=KEY)
+    assert reader.records[ONE] is before
+    assert reader.read(ONE, value(a=1, b=2), key=KEY) == [B]
