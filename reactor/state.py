@@ -19,7 +19,7 @@ from reactor.division.divided import Divided
 from reactor.errors import InvalidKeyError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.membership.presence import Presence
-from reactor.membership.progress import ProgressByCapture, ProgressReader, newest, replacing
+from reactor.membership.progress import CaptureProgress, ProgressByCapture, newest, replacing
 from reactor.records import formats
 from reactor.records.access import TokenRecord
 from reactor.records.attempts import Attempt, StreamAttempt, Suspects
@@ -154,9 +154,8 @@ class ClusterState:
         self.tokens: dict[str, TokenRecord] = {}
         #: the format of stored values that the cluster uses (``reactor.records.formats``)
         self.format = formats.FIRST
-        self._progress = ProgressReader()
         #: of the owners on each capture, also of those that are gone
-        self.progress: ProgressByCapture = self._progress.records
+        self.progress: ProgressByCapture = {}
         #: captures present in this tick
         self.captures: Mapping[CaptureId, CaptureInfo] = {}
         self._presence = Presence(removal_grace_s)
@@ -340,9 +339,12 @@ class ClusterState:
                 _store_record(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
 
     def _read_progress(self, capture: CaptureId, text: str, value: bytes | None) -> None:
-        for id in self._progress.read(capture, value, key=text):
+        before = self.progress.get(capture) or CaptureProgress()
+        _store_record(self.progress, capture, CaptureProgress, text, value)
+        after = self.progress.get(capture) or CaptureProgress()
+        for id in before.changefeeds.keys() | after.changefeeds.keys():
             feed = self.changefeeds.get(id)
-            if feed is not None:
+            if feed is not None and before.changefeeds.get(id) != after.changefeeds.get(id):
                 self._settle_status(feed)
                 feed.change = self.changes.note(id)
 

@@ -6,14 +6,10 @@ has an entry raises the status's ``generation``, and so makes the entry void. A 
 launched, handed over, changed by an operator, or has reached something that other records depend on.
 """
 
-import json
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable
 
 from pydantic import Field
 
-from reactor.division.packing import unpacked
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.keys import StatusKey
 from reactor.records.base import Record
@@ -34,45 +30,6 @@ class CaptureProgress(Record):
 
 #: by capture
 ProgressByCapture = dict[CaptureId, CaptureProgress]
-
-
-@dataclass(slots=True)
-class ProgressReader:
-    """Reader of these records. Each is written often, for a few of its changefeeds, so only entries that have changed
-    are validated again."""
-
-    records: ProgressByCapture = field(default_factory=dict)
-    #: as they are stored
-    _entries: dict[CaptureId, dict[str, Any]] = field(default_factory=dict)
-
-    def read(self, capture: CaptureId, value: bytes | None, *, key: str) -> Collection[ChangefeedId]:
-        """Replace a capture's record, or (None) remove it, and return the changefeeds whose entries have changed.
-
-        :raises InvalidRecordError: it cannot be read; the record stays.
-        """
-        before = self.records.get(capture, CaptureProgress()).changefeeds
-        if value is None:
-            self.records.pop(capture, None)
-            self._entries.pop(capture, None)
-            return before.keys()
-        record, self._entries[capture] = self._decoded(before, self._entries.get(capture, {}), value, key)
-        self.records[capture] = record
-        after = record.changefeeds
-        return [id for id in before.keys() | after.keys() if before.get(id) is not after.get(id)]
-
-    def _decoded(
-        self, before: dict[ChangefeedId, OwnedProgress], stored: dict[str, Any], value: bytes, key: str
-    ) -> tuple[CaptureProgress, dict[str, Any]]:
-        try:
-            fields = json.loads(unpacked(value))
-            entries = fields.pop("changefeeds", {})
-            same = {id: before[id] for id in before if id in entries and entries[id] == stored.get(id)}
-            changed = {id: entry for id, entry in entries.items() if id not in same}
-            text = json.dumps(fields | {"changefeeds": changed}).encode()
-        except (AttributeError, TypeError, ValueError, RecursionError):
-            return CaptureProgress.decode(value, key=key), {}  # which says what is wrong with it
-        record = CaptureProgress.decode(text, key=key)
-        return record.with_(changefeeds=same | record.changefeeds), entries
 
 
 def incarnation(info: ChangefeedInfo) -> str:
