@@ -175,7 +175,7 @@ def _sizes(connection: Queries, schemas: Sequence[TableSchema]) -> dict[int, _Si
             rows = blocks * _GUESSED_ROWS_PER_BLOCK
             if 0 < blocks <= _COUNTED_BLOCKS_MAX:
                 uncounted.append(int(table))
-        size = replace(sizes[int(table)], blocks=blocks, rows=rows, longest=int(float(longest or 0)))
+        size = replace(sizes[int(table)], blocks=blocks, rows=rows, longest=int(longest or 0))
         sizes[int(table)] = size
     for table, rows in _counts(connection, [(table, sizes[table].source) for table in uncounted]):
         sizes[table] = replace(sizes[table], rows=rows)

@@ -48,10 +48,6 @@ _XMINS_SQL: Final = (
     "SELECT attnum::int4, attname, xmin::text FROM pg_catalog.pg_attribute "
     "WHERE attrelid = {table} AND attnum > 0 AND NOT attisdropped"
 )
-_NAME_SQL: Final = (
-    "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
-    "ON n.oid = c.relnamespace WHERE c.oid = {table}"
-)
 _NAMES_SQL: Final = (
     "SELECT c.oid::int8, n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
     "ON n.oid = c.relnamespace WHERE c.oid = ANY ('{{{tables}}}'::oid[])"
@@ -173,15 +169,14 @@ def look_up(connection: Connection, table_id: int, terms: AllTerms = ALL_COLUMNS
     _wait_until_visible(connection, table_id)
     connection.query(QUALIFIED_NAMES_SQL)
     with one_moment(connection):
-        names = connection.query(_NAME_SQL.format(table=table))
+        path = names_of(connection, [table]).get(table)
         rows = connection.query(_COLUMNS_SQL.format(table=table))
         key = key_of(connection, table_id)
         gone = connection.query(_GONE_SQL.format(table=table))
         found_types = _types(connection, {str(row[0]): int(row[7] or 0) for row in rows})
         built_empty = connection.query(_BUILT_EMPTY_SQL.format(table=table))
-    if not names:
+    if path is None:
         return CatalogTable()
-    [(schema_name, name)] = names
     fills = {str(row[0]): row[3] for row in rows if row[2] == "t" and row[3] is not None}
     defaults = {str(row[0]): (row[5] or row[9] or "", str(row[6])) for row in rows if str(row[0]) not in fills}
     required = {str(row[0]) for row in rows if "t" in (row[4], row[8])}
@@ -194,8 +189,8 @@ def look_up(connection: Connection, table_id: int, terms: AllTerms = ALL_COLUMNS
     }
     return CatalogTable(
         is_there=True,
-        schema_name=str(schema_name),
-        name=str(name),
+        schema_name=path[0],
+        name=path[1],
         places=places,
         fills=fills,
         guesses=guesses,
@@ -253,10 +248,10 @@ class _State:
 
 
 def _state(connection: Connection, table_id: int) -> _State | None:
-    names = connection.query(_NAME_SQL.format(table=int(table_id)))
-    if not names:
+    path = names_of(connection, [table_id]).get(table_id)
+    if path is None:
         return None
-    rows = rows_of(connection, TableSchema(table_id, str(names[0][0]), str(names[0][1]), ()))
+    rows = rows_of(connection, TableSchema(table_id, *path, ()))
     found = connection.query(_XMINS_SQL.format(table=int(table_id)))
     columns = {int(number or 0): (str(name), int(xmin or 0)) for number, name, xmin in found}
     return _State(rows, columns, _of_rewrite(connection, table_id))

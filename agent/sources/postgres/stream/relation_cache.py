@@ -174,7 +174,7 @@ class SchemaTracker:
 
     def _is_taken(self, table: TableSchema | TableRecord, names: Mapping[int, Path]) -> bool:
         """Return whether a table that is known by this one's name has it today: names have been exchanged since."""
-        return any(names.get(number) == _path(table) for number in self._others_of_name(table))
+        return bool(names) and any(names.get(number) == _path(table) for number in self._others_of_name(table))
 
     def note(self, declared: TableSchema, ts: Ts, xid: int, *, is_first: bool = False) -> TableSchema:
         """Note a known table as the stream declares it in the transaction ``xid`` (32 bits), which ends at ``ts``;

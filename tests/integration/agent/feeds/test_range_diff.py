@@ -89,7 +89,7 @@ ROWS = 400
 
 
 def divide(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """Into ranges of so many values, also a table that is small."""
+    """Divide every table, even a small one, into ranges of ``rows`` values."""
     monkeypatch.setattr(range_diff, "_RANGE_ROWS", rows)
     monkeypatch.setattr(range_diff, "_SMALL_ROWS", 0)
 

@@ -91,7 +91,7 @@ def test_chunks_together_are_the_table(
 
 @pytest.mark.parametrize("key", [[], ["id", "day"]])
 def test_chunks_of_partitions_together_are_the_table(postgres: EmbeddedPostgres, database: str, key: list[str]) -> None:
-    """Partitions of other lengths, one without rows, one with another order of columns, one that is divided again."""
+    """Partitions of different lengths: one has no rows, one another order of columns, and one partitions of its own."""
     uri, root = postgres.uri(database), f"parts_{len(key)}"
     with psycopg.connect(postgres.dsn(database), autocommit=True) as connection:
         connection.execute(

@@ -15,8 +15,8 @@ Names = dict[int, str]
 
 
 class Clocked(Rig):
-    """``history``: the names that tables had, one state after the other. Each question is asked some states later than
-    the one before, by ``delays``, and never before the row that is shown."""
+    """``history``: the names of the tables, state by state. Each question to the catalog first advances the state by
+    the next of ``delays``. The state is never older than the row that is shown."""
 
     def __init__(self, history: Sequence[Names], delays: Iterable[int]) -> None:
         super().__init__(*(known(number, name) for number, name in history[0].items()))
@@ -63,7 +63,7 @@ class Clocked(Rig):
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Names]:
-    """Two tables or three, of which some exchange their names, or take a free one, again and again."""
+    """Each state gives two or three tables different names from a small pool."""
     count = draw(st.integers(2, 3))
     pool = ["a", "b", "c", "d"][: count + draw(st.integers(0, 1))]
     orders = draw(st.lists(st.permutations(pool), min_size=2, max_size=8))
