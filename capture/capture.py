@@ -115,8 +115,14 @@ class Capture:
         return Liveness.STOPPING if is_drained or self._state.leaving.is_set() else Liveness.ALIVE
 
     @property
-    def has_lived(self) -> bool:
-        return self._state.ready.is_set()
+    def absence(self) -> str:
+        """Why there is no membership, as a sentence without its end."""
+        reason = self._state.absence_reason
+        cause = f": {reason}" if reason else ""
+        if self._state.ready.is_set():
+            return f"this capture lost its session with the metadata store and starts again{cause}"
+        waits_for = self.data_plane.waits_for  # Spark starts before the first membership
+        return f"this capture {waits_for or 'is starting, and has not joined its cluster yet'}{cause}"
 
     async def ready(self) -> None:
         """Return when registered and able to answer ``cluster``."""

@@ -10,6 +10,7 @@
       FormatError                the cluster's format is unknown to this version, or too old for a request
       StoreError                 the metadata store refused a call
         StoreUnreachableError    no endpoint answers, or none in time (retryable)
+          StoreFullError           the store takes no writes until there is room (retryable)
         StoreAuthError           user, password or permission is refused
         CompactedError           the requested revision is compacted (retryable)
         RevisionsLostError       the store lacks revisions that it has shown
@@ -100,6 +101,10 @@ class StoreUnreachableError(StoreError):
     """No endpoint answers, or none in time."""
 
     retryable = True
+
+
+class StoreFullError(StoreUnreachableError):
+    """The store answers, and takes no writes until there is room again."""
 
 
 class StoreAuthError(StoreError):

@@ -46,6 +46,8 @@ class LogWriter:
         self._capture = capture
         self._epoch_floor = epoch_floor
         self._stored = StoredHead(None, 0)
+        #: before the next attempt at a move; a store that refuses at once must not be asked without a pause
+        self._pause_s = 0.0
 
     @property
     def head(self) -> LogHead:
@@ -203,8 +205,11 @@ class LogWriter:
         except StoreError as error:
             if not error.retryable:
                 raise
-            _log.warning("moving the log's head got no answer", error=str(error))
+            _log.warning("moving the log's head failed and is tried again", error=str(error), delay_s=self._pause_s)
+            await anyio.sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s or _RETRY_S, _RETRY_MAX_S)
             return False
+        self._pause_s = 0.0
         if revision is None:
             return False
         self._stored = StoredHead(new, revision)

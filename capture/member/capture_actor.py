@@ -37,12 +37,14 @@ class LeaveCluster:
 
 @dataclass(slots=True)
 class CaptureMemory:
-    """The state that survives a crash. ``membership``: the current one, None between two."""
+    """The state that survives a crash. ``membership``: the current one, None between two. ``absence_reason``: why the
+    last one ended, or did not begin; empty if unknown."""
 
     ready: anyio.Event
     leaving: anyio.Event
     membership: Membership | None = None
     failure: Exception | None = None
+    absence_reason: str = ""
 
 
 class CaptureActor:
@@ -87,16 +89,18 @@ class CaptureActor:
             try:
                 async with live(self._base, self._client) as membership:
                     self._lives.append(anyio.current_time())
-                    state.membership = membership
+                    state.membership, state.absence_reason = membership, ""
                     state.ready.set()
                     if not state.leaving.is_set():  # it may have been asked to leave while this membership began
                         await membership.wait_end()
             except (SessionDoneError, LeaseExpiredError) as error:  # etcd may know before the session does
+                state.absence_reason = str(error)
                 _log.warning("session lost: this capture starts again", reason=str(error))
             except StoreError as error:
                 if not error.retryable or self._has_failed_to_join():
                     raise
-                _log.warning("etcd failed: this capture starts again", reason=str(error))
+                state.absence_reason = str(error)
+                _log.warning("the metadata store failed: this capture starts again", reason=str(error))
             finally:
                 state.membership = None
 

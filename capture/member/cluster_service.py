@@ -90,7 +90,7 @@ class ClusterService(ChangefeedCreation, Amendments):
     async def health(self) -> views.HealthView:
         membership = self._capture.membership
         if membership is None:
-            return views.HealthView(healthy=False, problem=self._absence)
+            return views.HealthView(healthy=False, problem=self._capture.absence)
         owner = membership.state.owner
         if owner is None:
             return views.HealthView(healthy=False, problem="no capture is owner at the moment")
@@ -120,7 +120,7 @@ class ClusterService(ChangefeedCreation, Amendments):
         """Return whether this capture is a member that moves rows."""
         is_member = self._capture.membership is not None
         is_fit = self._capture.data_plane.health.fault is None
-        return views.ReadyView(ready=is_member, waits_for="" if is_member else self._absence, is_fit=is_fit)
+        return views.ReadyView(ready=is_member, waits_for="" if is_member else self._capture.absence, is_fit=is_fit)
 
     async def list(self, *, tables: bool = True) -> list[ChangefeedView]:
         """On the controller: of all owners. :raises NotOwnerError: this capture is not elected."""
@@ -293,18 +293,8 @@ class ClusterService(ChangefeedCreation, Amendments):
     @property
     def _membership(self) -> PresentMembership:
         if self._capture.membership is None:
-            raise OwnerNotFoundError(f"{self._absence}; try again in a few seconds")
+            raise OwnerNotFoundError(f"{self._capture.absence}; try again in a few seconds")
         return self._capture.membership
-
-    @property
-    def _absence(self) -> str:
-        """Return why there is no membership."""
-        if self._capture.has_lived:
-            return "this capture lost its session with etcd and starts again"
-        waits_for = self._capture.data_plane.waits_for
-        return (
-            f"this capture {waits_for}" if waits_for else "this capture is starting, and has not joined its cluster yet"
-        )
 
 
 def _faults(state: ClusterState, info: CaptureInfo) -> tuple[str, ...]:

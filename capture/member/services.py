@@ -204,8 +204,8 @@ class CaptureState(Protocol):
     def membership(self) -> PresentMembership | None: ...
 
     @property
-    def has_lived(self) -> bool:
-        """Whether there was a membership at all: Spark starts before the first one."""
+    def absence(self) -> str:
+        """Why there is no membership, as a sentence without its end."""
         ...
 
     @property

@@ -12,7 +12,7 @@ from typing import TypeVar
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from reactor.errors import StoreUnreachableError
+from reactor.errors import StoreFullError, StoreUnreachableError
 from reactor.store.etcd import faults
 from reactor.store.etcd.connection import EtcdConnection
 from reactor.store.etcd.tls_refusal import tls_refusal
@@ -48,6 +48,8 @@ class Endpoints:
             left_s = deadline - anyio.current_time()
         try:
             return await ask(connection, left_s)
+        except StoreFullError:
+            raise  # so are the others
         except StoreUnreachableError:
             self.leave(connection)
             raise
@@ -62,6 +64,8 @@ class Endpoints:
             connection = await self._ready_connection(deadline)
             try:
                 return await self._ask(ask, connection, self._attempt_deadline(deadline))
+            except StoreFullError:
+                raise
             except StoreUnreachableError:
                 self.leave(connection)
                 if anyio.current_time() + _PAUSE_S >= deadline:

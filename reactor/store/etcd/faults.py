@@ -7,6 +7,7 @@ from reactor.errors import (
     LeaseExpiredError,
     StoreAuthError,
     StoreError,
+    StoreFullError,
     StoreUnreachableError,
     TxnTooLargeError,
 )
@@ -16,12 +17,13 @@ Code = grpc.StatusCode
 #: the token has expired, or predates a change of users: a new one helps
 _STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "auth: revision in header is old")
 
+_FULL = "etcd's database is full; compact and defragment it or raise its quota, then disarm its alarm"
 _BY_TEXT: tuple[tuple[str, type[StoreError], str], ...] = (
     ("required revision has been compacted", CompactedError, "the asked revision is compacted; read the prefix again"),
     ("requested lease not found", LeaseExpiredError, "the lease is over; start a new session"),
     ("too many operations in txn", TxnTooLargeError, "too many operations in one transaction; do fewer at once"),
     ("request is too large", TxnTooLargeError, "the request is over etcd's size limit; do less at once"),
-    ("database space exceeded", StoreError, "etcd's database is full; compact and defragment it, or raise its quota"),
+    ("database space exceeded", StoreFullError, _FULL),
     ("authentication failed", StoreAuthError, "etcd refuses user or password; correct them"),
     ("user name is empty", StoreAuthError, "etcd asks for a user; give user and password"),
     ("user name not found", StoreAuthError, "etcd does not know this user; correct it"),

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import anyio
 import structlog
 
-from reactor.errors import StoreError, StoreUnreachableError
+from reactor.errors import StoreError, StoreFullError, StoreUnreachableError
 from reactor.store.port import Compare, Delete, KeyValue, Operation, Put, Snapshot, TxnResult, WatchBatch
 from reactor.store.sql import logic
 from reactor.store.sql.database import Announcing, Database, Statements
@@ -190,6 +190,8 @@ class SqlClient:
         while True:
             try:
                 return await attempt(deadline)
+            except StoreFullError:
+                raise
             except StoreUnreachableError as error:
                 first = first or error
                 if self._is_closed or anyio.current_time() + _RETRY_S >= deadline:

@@ -25,7 +25,7 @@ import psycopg
 import structlog
 from psycopg import conninfo, errors
 
-from reactor.errors import StoreAuthError, StoreError, StoreUnreachableError
+from reactor.errors import StoreAuthError, StoreError, StoreFullError, StoreUnreachableError
 from reactor.store.sql import views
 from reactor.store.sql.database import Query, Row
 from reactor.store.sql.logic import FORMAT
@@ -337,7 +337,7 @@ def _translated(error: Exception, name: str) -> StoreError:
     if isinstance(error, errors.InsufficientPrivilege):
         return StoreAuthError(f"{name} refuses this user ({text}); let it create and write tables in its schema")
     if isinstance(error, errors.DiskFull):
-        return StoreError(f"{name} cannot grow: its disk is full; make room")
+        return StoreFullError(f"{name} cannot grow: its disk is full; make room")
     if isinstance(error, errors.InvalidCatalogName) or ('database "' in text and "does not exist" in text):
         return StoreError(f"{name} has no such database; create it")
     if isinstance(error, _PASSING):

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from reactor import files
-from reactor.errors import StoreError, StoreUnreachableError
+from reactor.errors import StoreError, StoreFullError, StoreUnreachableError
 from reactor.store.sql import views
 from reactor.store.sql.database import Query, Row
 from reactor.store.sql.logic import FORMAT
@@ -242,7 +242,7 @@ def _translated(error: sqlite3.Error | OSError, name: str) -> StoreError:
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreUnreachableError(f"{name} is locked by another process for too long; see whether one was stopped")
     if code == sqlite3.SQLITE_FULL:
-        return StoreError(f"{name} cannot grow: the disk is full; make room")
+        return StoreFullError(f"{name} cannot grow: the disk is full; make room")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return StoreError(f"{name} is damaged, or no store ({error}); restore it from a backup, or name another file")
     if code == sqlite3.SQLITE_IOERR:

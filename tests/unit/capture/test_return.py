@@ -8,7 +8,7 @@ import pytest
 from capture.capture import Capture
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.unit.capture.test_capture import capture_of
-from tests.unit.reactor.membership.test_session import Silence
+from tests.unit.reactor.membership.test_session import Full, Silence
 
 pytestmark = pytest.mark.looptime
 
@@ -35,6 +35,27 @@ async def test_it_is_back_within_two_seconds_after_etcd_is(tmp_path: Path) -> No
         healed = anyio.current_time()
         await next_life(capture)
         assert anyio.current_time() - healed < 2.0
+        await capture.leave()
+
+
+async def test_a_store_that_is_full_ends_no_capture(tmp_path: Path) -> None:
+    """It ended all captures of a cluster at once, and each that was started again."""
+    store = Full("put", "delete", "txn", "grant", "keep_alive")
+    capture = capture_of(MemoryClient(MemoryEtcd(), fault=store), tmp_path)
+    async with anyio.create_task_group() as group:
+        group.start_soon(capture.run)
+        await capture.ready()
+        store.is_on = True
+        while capture.membership is not None:  # noqa: ASYNC110 - virtual time jumps
+            await anyio.sleep(0.05)
+        await anyio.sleep(3600)
+        assert (await capture.cluster.health()).problem == (
+            "this capture lost its session with the metadata store and starts again: the store is full; make room"
+        )
+        store.is_on = False
+        freed = anyio.current_time()
+        await next_life(capture)
+        assert anyio.current_time() - freed < 2.0
         await capture.leave()
 
 

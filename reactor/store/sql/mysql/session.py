@@ -11,7 +11,7 @@ import pymysql
 from pymysql import err
 from pymysql.constants import CLIENT
 
-from reactor.errors import StoreAuthError, StoreError, StoreUnreachableError
+from reactor.errors import StoreAuthError, StoreError, StoreFullError, StoreUnreachableError
 from reactor.store.sql.mysql.target import Target
 from reactor.tls import untrusted, words_of
 
@@ -131,7 +131,7 @@ def translated(error: Exception, name: str) -> StoreError:
     if number == _NO_DATABASE:
         return StoreError(f"{name} has no such database; create it")
     if number in _FULL:
-        return StoreError(f"{name} cannot grow: its disk is full; make room")
+        return StoreFullError(f"{name} cannot grow: its disk is full; make room")
     if number == _TOO_LONG:
         return StoreError(f"{name} refuses a key of more than 750 characters; use shorter names")
     if number in _PASSING or isinstance(error, (OSError, err.InterfaceError)):

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import anyio
 import pytest
 
 from agent.errors import HoldTooEarlyError, LogFencedError, PositionLostError
@@ -21,9 +22,10 @@ from reactor.records.formats import NEWEST, ClusterFormat, Feature
 from reactor.records.log_head import Era, LogHead
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.records.tables.table import TableRecord
-from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.memory import Fault, MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, Put, Target
 from tests.unit.agent.log_build import name
+from tests.unit.reactor.membership.test_session import Full
 
 _KEY = LogKey("c", "default", ChangefeedId("feed"), "main")
 _INFO = str(InfoKey("c", "default", ChangefeedId("feed")))
@@ -48,7 +50,7 @@ class Outage:
             raise StoreUnreachableError("etcd does not answer; it is tried again")
 
 
-def writer(etcd: MemoryEtcd, capture: str = "a", *, fault: Outage | None = None) -> LogWriter:
+def writer(etcd: MemoryEtcd, capture: str = "a", *, fault: Fault | None = None) -> LogWriter:
     return LogWriter(MetaHeadStore(MemoryClient(etcd, fault=fault), _KEY), capture=CaptureId(capture))
 
 
@@ -191,6 +193,22 @@ async def test_a_move_without_an_answer_is_made_exactly_once(kind: str, reads_fa
     assert log.head == stored(etcd)
     await log.append(written(log), is_complete=True, resolved_time=2.0)
     assert stored(etcd).last_seq == 2
+
+
+@pytest.mark.looptime
+async def test_a_store_that_is_full_is_asked_with_pauses_until_there_is_room() -> None:
+    etcd, store = MemoryEtcd(), Full("txn")
+    log = writer(etcd, fault=store)
+    await log.take_over(Ts(0))
+    store.is_on = True
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: log.append(written(log), is_complete=True, resolved_time=1.0))
+        await anyio.sleep(600)
+        assert 0 < store.refusals < 130
+        store.is_on = False
+        freed = anyio.current_time()
+    assert anyio.current_time() - freed <= 5.0
+    assert stored(etcd).last_seq == 1
 
 
 @pytest.mark.looptime

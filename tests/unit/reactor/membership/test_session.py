@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from reactor.errors import LeaseExpiredError, SessionDoneError, StoreUnreachableError
+from reactor.errors import LeaseExpiredError, SessionDoneError, StoreFullError, StoreUnreachableError
 from reactor.membership.session import open_session
 from reactor.store.memory import MemoryClient, MemoryEtcd
 
@@ -23,6 +23,19 @@ class Silence:
 
     async def after(self, call: str) -> None:
         pass
+
+
+class Full(Silence):
+    """The store has no room for what the named calls write, and says so at once, while ``is_on``."""
+
+    def __init__(self, *calls: str) -> None:
+        super().__init__(*calls)
+        self.refusals = 0
+
+    async def before(self, call: str) -> None:
+        if self.is_on and call in self.calls:
+            self.refusals += 1
+            raise StoreFullError("the store is full; make room")
 
 
 class Hang(Silence):

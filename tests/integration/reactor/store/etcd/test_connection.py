@@ -1,5 +1,6 @@
 """Connection faults of a real etcd: it dies, hangs, asks for passwords, speaks TLS, and one of several is down."""
 
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,15 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from capture.embedded import EmbeddedEtcd
-from reactor.errors import RevisionsLostError, SessionDoneError, StoreAuthError, StoreError, StoreUnreachableError
+from capture.embedded.etcd import binary
+from reactor.errors import (
+    RevisionsLostError,
+    SessionDoneError,
+    StoreAuthError,
+    StoreError,
+    StoreFullError,
+    StoreUnreachableError,
+)
 from reactor.membership.session import open_session
 from reactor.settings import TlsFiles
 from reactor.store.etcd import connect, watching
@@ -108,6 +117,42 @@ async def test_a_watch_loses_no_event_while_etcd_is_killed_and_started(tmp_path:
                             await anyio.to_thread.run_sync(etcd.start)
                         await put(writer, number)
     assert seen == [b"%d" % number for number in range(90)]
+
+
+class SmallEtcd(EmbeddedEtcd):
+    """Its database is full after some large values."""
+
+    def _command(self) -> list[str | Path]:
+        return [*super()._command(), "--quota-backend-bytes", str(4 << 20)]
+
+    def make_room(self) -> None:
+        """As an operator does: compact, defragment, disarm the alarm."""
+        control = [str(binary().with_name("etcdctl")), "--endpoints", self.url]
+        shown = subprocess.run([*control, "endpoint", "status", "-w", "json"], capture_output=True, check=True).stdout
+        revision = json.loads(shown)[0]["Status"]["header"]["revision"]
+        for words in (["compact", str(revision)], ["defrag"], ["alarm", "disarm"]):
+            subprocess.run([*control, *words], capture_output=True, check=True)
+
+
+async def fill(client: MetaStore) -> None:
+    for _ in range(100):
+        await client.put("/w/large", bytes(400_000))
+
+
+async def test_an_etcd_that_is_full_is_read_and_keeps_sessions_until_there_is_room(tmp_path: Path) -> None:
+    with SmallEtcd(tmp_path) as etcd:
+        async with client_of(etcd.url) as client, open_session(client, ttl_s=2) as session:
+            with pytest.raises(StoreFullError, match="etcd's database is full; compact and defragment it"):
+                await fill(client)
+            assert await client.get("/w/large") is not None
+            for write in (client.grant(5), client.txn([], [Put("/w/small", b"")])):
+                with pytest.raises(StoreFullError):
+                    await write
+            await anyio.sleep(3)
+            session.check()
+            await client.delete("/w/large")
+            await anyio.to_thread.run_sync(etcd.make_room)
+            await client.put("/w/small", b"there is room")
 
 
 @pytest.mark.sample(0.1)
