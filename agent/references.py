@@ -3,8 +3,10 @@
 import re
 from typing import Final
 
-#: options of object stores that name a file, whose content goes to the store or to who lets in
-FILE_OPTIONS: Final = re.compile(r"token_file$|service_account(_path)?$|application_credentials$", re.I)
+#: options that name a file which proves an identity: to an object store or who lets in there, or to a database
+FILE_OPTIONS: Final = re.compile(
+    r"token_file$|service_account(_path)?$|application_credentials$|^ssl[-_]?(cert|key)$", re.I
+)
 
 
 def reference_in(value: str) -> tuple[str, str]:
@@ -12,6 +14,11 @@ def reference_in(value: str) -> tuple[str, str]:
     none."""
     kind, _, name = value.partition(":")
     return (kind, name) if name and kind in ("env", "file") else ("", "")
+
+
+def is_pem(value: str) -> bool:
+    """Return whether an option's value is a certificate or key itself, and no path of one."""
+    return "-----BEGIN " in value
 
 
 def is_local(option: str, value: str) -> bool:

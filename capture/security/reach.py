@@ -22,7 +22,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import structlog
 
-from agent.references import FILE_OPTIONS, reference_in
+from agent.references import FILE_OPTIONS, is_pem, reference_in
 from capture.errors import CaptureFaultError, ConfigError
 from reactor.files import read_bounded
 
@@ -123,9 +123,9 @@ class Reach:
         return f"the reference {kind}:{name} is not allowed (setting secret-references: {shown}); use such a one"
 
     def _file_problems(self, parts: SplitResult) -> Iterator[str]:
-        """A file that a storage option names is read like one that a reference names."""
+        """A file that an option names is read like one that a reference names."""
         for option, value in parse_qsl(parts.query, keep_blank_values=True):
-            if not FILE_OPTIONS.search(option) or reference_in(value)[0]:
+            if not FILE_OPTIONS.search(option) or reference_in(value)[0] or is_pem(value):
                 continue
             name = str(Path(value).absolute())
             if problem := self._forbidden("file", name):
@@ -157,6 +157,7 @@ class Reach:
         return self._secrets / name
 
     def _source_problems(self, parts: SplitResult) -> Iterator[str]:
+        yield from self._file_problems(parts)
         allowed = self._settings.source_hosts
         if not allowed:
             return

@@ -1,7 +1,7 @@
 """URI options: reads the parameters of a source URI, for all sources.
 
-A password can be referenced instead of written: ``env:NAME`` or ``file:/path``. References are resolved here, as late
-as possible, and never stored resolved. Errors never repeat a value that may be secret.
+Passwords, certificates and keys can be referenced instead of written: ``env:NAME`` or ``file:/path``. References are
+resolved here, as late as possible, and never stored resolved. Errors never repeat a value that may be secret.
 """
 
 import os
@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl
 
 from agent.errors import SourceConfigError
+from agent.references import reference_in
 from reactor.files import read_bounded
 
 PORT_MAX: Final = 65_535
@@ -61,16 +62,26 @@ def password(reference: str | None, inline: str) -> str:
 
     :raises SourceConfigError: the reference cannot be resolved.
     """
-    if reference is None:
-        return inline
-    scheme, separator, rest = reference.partition(":")
-    if separator and scheme == "env":
-        if rest not in os.environ:
-            raise SourceConfigError(f"the source URI takes its password from the variable {rest}, which is not set")
-        return os.environ[rest]
-    if separator and scheme == "file":
+    return inline if reference is None else _looked_up(reference, "password")
+
+
+def looked_up(options: Mapping[str, str], name: str) -> str:
+    """Return the parameter, or what it refers to; empty if it is not given.
+
+    :raises SourceConfigError: the reference cannot be resolved.
+    """
+    return _looked_up(options.get(name, ""), name)
+
+
+def _looked_up(value: str, name: str) -> str:
+    kind, place = reference_in(value)
+    if kind == "env":
+        if place not in os.environ:
+            raise SourceConfigError(f"the source URI takes its {name} from the variable {place}, which is not set")
+        return os.environ[place]
+    if kind == "file":
         try:
-            return read_bounded(Path(rest)).decode().rstrip("\r\n")
+            return read_bounded(Path(place)).decode().rstrip("\r\n")
         except (OSError, ValueError) as error:  # no text in UTF-8
-            raise SourceConfigError(f"the password file {rest} cannot be read; check path and permissions") from error
-    return reference
+            raise SourceConfigError(f"the {name} file {place} cannot be read; check path and permissions") from error
+    return value

@@ -29,10 +29,10 @@ from agent.errors import (
 )
 from agent.sources.common.answers import ANSWER_BYTES_MAX
 from agent.sources.common.keepalive import keep_alive
-from agent.sources.common.tls import unverified
+from agent.sources.common.tls import handshake_refusal, make_context, unverified
 from agent.sources.mysql.server.refusals import refusal
-from agent.sources.mysql.server.uri import SslMode, Target, parse_uri
-from reactor.tls import untrusted, words_of
+from agent.sources.mysql.server.uri import TLS_NAMES, SslMode, Target, parse_uri
+from reactor.tls import tls_failure
 
 Row = tuple[str | None, ...]
 
@@ -279,11 +279,9 @@ def _handshake_failure(error: pymysql.err.Error, target: Target) -> SourceError:
             f"{target} asks for the password in clear, without TLS; use ssl-mode=required, or an account with "
             "mysql_native_password or ed25519"
         )
-    cause = getattr(error, "original_exception", None)
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return SourceAuthError(untrusted(cause, str(target), "ssl-ca"))
-    if isinstance(cause, ssl.SSLError):
-        return SourceConfigError(f"no TLS session with {target}: {words_of(cause)}; check ssl-mode")
+    failure = tls_failure(getattr(error, "original_exception", None) or error)
+    if failure is not None:
+        return handshake_refusal(failure, target, TLS_NAMES, "ssl-mode")
     code = _code(error)
     if code == _TLS_FAILED:
         return SourceConfigError(f"{target} does not speak TLS; give it a certificate or use ssl-mode=disabled")
@@ -326,17 +324,11 @@ def _tls_options(target: Target) -> dict[str, Any]:
         return {"ssl_disabled": True}
     if target.ssl_mode is SslMode.PREFERRED:
         return {}
-    if target.ssl_mode is SslMode.REQUIRED and not target.ssl_ca:
+    if target.ssl_mode is SslMode.REQUIRED and not target.tls.certificate:
         return {"ssl": unverified()}
-    try:
-        context = ssl.create_default_context(cafile=target.ssl_ca or None)
-    except OSError as error:
-        raise SourceConfigError(f"ssl-ca {target.ssl_ca} cannot be read; name a PEM file") from error
-    # certificates that MySQL makes for itself lack what Python 3.13 and later ask for beyond trust
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    context.check_hostname = target.ssl_mode is SslMode.VERIFY_IDENTITY
-    context.verify_mode = ssl.CERT_NONE if target.ssl_mode is SslMode.REQUIRED else ssl.CERT_REQUIRED
-    return {"ssl": context}
+    is_verified = target.ssl_mode is not SslMode.REQUIRED
+    checks_host = target.ssl_mode is SslMode.VERIFY_IDENTITY
+    return {"ssl": make_context(target.tls, TLS_NAMES, is_verified=is_verified, checks_host=checks_host)}
 
 
 def _text_row(row: tuple[bytes | None, ...]) -> Row:

@@ -55,7 +55,8 @@ def refusal(code: int, message: str, target: Target) -> SourceError:
     message = " ".join(message.split()) or "no message"
     match code:
         case 1045 | 1698:
-            return SourceAuthError(f"{target} refuses user {target.user} or its password; check the source URI")
+            proof = "" if target.tls.certificate else ", and give ssl-cert and ssl-key if the user needs a certificate"
+            return SourceAuthError(f"{target} refuses user {target.user} or its password; check the source URI{proof}")
         case 1129 | 1130:
             return SourceAuthError(
                 f"{target} accepts no connection from this machine ({message}); have the host allowed"

@@ -12,9 +12,13 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from agent.errors import SourceConfigError
 from agent.sources.common import uri_options
+from agent.sources.common.tls import NO_MATERIAL, TlsMaterial, TlsNames
 
 _SCHEMES = ("mysql", "mariadb")
-_PARAMETERS = frozenset({"ssl-mode", "ssl-ca", "password", "user", "host", "port", "socket", "connect-timeout"})
+_PARAMETERS = frozenset(
+    {"ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "password", "user", "host", "port", "socket", "connect-timeout"}
+)
+TLS_NAMES = TlsNames(authority="ssl-ca", certificate="ssl-cert", key="ssl-key")
 _PORT = 3306
 
 
@@ -42,8 +46,7 @@ class Target:
     database: str = ""
     password: str = field(default="", repr=False)
     ssl_mode: SslMode = SslMode.PREFERRED
-    #: PEM file of the trusted authorities; empty = those of the system
-    ssl_ca: str = ""
+    tls: TlsMaterial = NO_MATERIAL
     #: path of the server's Unix socket; empty = TCP
     socket: str = ""
     connect_timeout_s: int = 10
@@ -73,14 +76,15 @@ def parse_uri(uri: str) -> Target:
     user = options.get("user") or unquote(parts.username or "")
     if not user:
         raise SourceConfigError("the source URI names no user; write mysql://user:password@host:port/db")
+    ssl_mode, tls = _tls(options)
     return Target(
         host=options.get("host") or unquote(parts.hostname or "") or "localhost",
         port=uri_options.number(options, "port", port or _PORT, most=uri_options.PORT_MAX),
         user=user,
         database=unquote(parts.path.lstrip("/")),
         password=uri_options.password(options.get("password"), unquote(parts.password or "")),
-        ssl_mode=_ssl_mode(options),
-        ssl_ca=options.get("ssl-ca", ""),
+        ssl_mode=ssl_mode,
+        tls=tls,
         socket=options.get("socket", ""),
         connect_timeout_s=uri_options.number(options, "connect-timeout", 10, most=uri_options.TIMEOUT_MAX_S),
     )
@@ -91,6 +95,20 @@ def _options(query: str) -> dict[str, str]:
     options = {name.replace("_", "-"): value for name, value in parse_qsl(query, keep_blank_values=True)}
     uri_options.refuse_unknown(options, _PARAMETERS)
     return options
+
+
+def _tls(options: dict[str, str]) -> tuple[SslMode, TlsMaterial]:
+    """Return the effective mode and what it uses. An authority that is named is one to verify against, which
+    ``preferred`` and ``required`` alone do not, and a certificate needs TLS."""
+    mode = _ssl_mode(options)
+    tls = TlsMaterial(*(uri_options.looked_up(options, name) for name in ("ssl-ca", "ssl-cert", "ssl-key")))
+    is_encrypted = mode is not SslMode.DISABLED
+    tls.refuse_unusable(TLS_NAMES, is_encrypted=is_encrypted, cure="use ssl-mode=required, or verify_identity")
+    if tls.authority and mode in (SslMode.PREFERRED, SslMode.REQUIRED):
+        return SslMode.VERIFY_CA, tls
+    if tls.certificate and mode is SslMode.PREFERRED:
+        return SslMode.REQUIRED, tls
+    return mode, tls
 
 
 def _ssl_mode(options: dict[str, str]) -> SslMode:

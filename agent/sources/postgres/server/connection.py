@@ -23,18 +23,20 @@ from pg8000.exceptions import DatabaseError, InterfaceError
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
 from agent.sources.common.answers import ANSWER_BYTES_MAX
 from agent.sources.common.keepalive import keep_alive
-from agent.sources.common.tls import unverified
+from agent.sources.common.tls import handshake_refusal, make_context, unverified
 from agent.sources.postgres.server.refusals import ErrorFields, parse_error, refusal
 from agent.sources.postgres.server.session_settings import QUALIFIED_NAMES_SQL, SESSION, STREAM_SESSION
 from agent.sources.postgres.server.sql import bytes_of, text_of
-from agent.sources.postgres.server.uri import Target, parse_uri
-from reactor.tls import untrusted, words_of
+from agent.sources.postgres.server.uri import TLS_NAMES, Target, parse_uri
 
 Row = tuple[str | None, ...]
 
 _QUERY_TIMEOUT_S = 60.0
 _TRANSACTION_TIMEOUT_VERSION = 17
 _CLEAR_PASSWORD = 3
+#: steps of the authentication (https://www.postgresql.org/docs/current/protocol-message-formats.html)
+_OK, _SASL, _SASL_CONTINUE, _SASL_FINAL = 0, 10, 11, 12
+_BOUND = b"SCRAM-SHA-256-PLUS"
 _HEADER = struct.Struct("!ci")
 #: as much as a value may have, and a little more
 _MESSAGE_BYTES_MAX = (1 << 30) + (1 << 20)
@@ -201,6 +203,26 @@ class _Core(CoreConnection):  # type: ignore[misc]
         super().handle_AUTHENTICATION_REQUEST(data, context)
 
 
+class _ChannelNotBound(Exception):
+    """The server requests, or accepts, what does not prove that it is at the other end of this TLS session."""
+
+
+class _BoundCore(_Core):
+    """The connection of ``channel_binding=require``: the server proves that it knows the password, and both that
+    nobody is between them. Nothing is answered to a server that does not offer this."""
+
+    _is_proven = False
+
+    def handle_AUTHENTICATION_REQUEST(self, data: bytes, context: object) -> None:
+        (asked,) = struct.unpack_from("!i", data)
+        is_offered = asked == _SASL and isinstance(self._usock, ssl.SSLSocket) and _BOUND in data[4:].split(b"\0")
+        is_next = asked in (_SASL_CONTINUE, _SASL_FINAL) or (asked == _OK and self._is_proven)
+        if not (is_offered or is_next):
+            raise _ChannelNotBound
+        super().handle_AUTHENTICATION_REQUEST(data, context)
+        self._is_proven = asked == _SASL_FINAL
+
+
 def connect(source: str | Target, *, replication: bool = False) -> Connection:
     """Open a session; with ``replication`` one that also accepts replication commands.
 
@@ -249,8 +271,9 @@ def catalog_session(source: str | Target) -> Connection:
 def _shake_hands(
     raw: socket.socket, target: Target, context: ssl.SSLContext | bool, *, replication: bool
 ) -> CoreConnection:
+    core = _BoundCore if target.channel_binding == "require" else _Core
     try:
-        return _Core(
+        return core(
             target.user,
             host=target.host,
             database=target.database,
@@ -261,6 +284,11 @@ def _shake_hands(
             startup_params=dict(STREAM_SESSION if replication else SESSION),
             sock=raw,
         )
+    except _ChannelNotBound as error:
+        raise SourceAuthError(
+            f"{target} does not bind the password to the TLS session, as channel_binding=require asks; let it use TLS "
+            "and scram-sha-256, or leave the parameter out"
+        ) from error
     except _ClearPasswordRefused as error:
         raise SourceAuthError(
             f"{target} asks for the password in clear, without TLS; use sslmode=require, or scram-sha-256 in its "
@@ -286,20 +314,21 @@ def _encrypted_if_possible(raw: socket.socket, target: Target) -> socket.socket:
 
 
 def _handshake_failure(error: BaseException, target: Target) -> SourceError:
-    # pg8000 sends Terminate after a refusal; if that fails too, the refusal is the context of the error
+    # pg8000 sends Terminate after a refusal or a failure; if that fails too, the first error is the other's context
+    failure: ssl.SSLError | None = None
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, DatabaseError) and isinstance(link.args[0], dict):
             return refusal(link.args[0], target)
-        if isinstance(link, ssl.SSLCertVerificationError):
-            return SourceAuthError(untrusted(link, str(target), "sslrootcert"))
         if isinstance(link, scramp.ScramException):
             return SourceAuthError(f"SCRAM with {target} failed for user {target.user}; check the password")
+        if isinstance(link, ssl.SSLError):
+            failure = link
         link = link.__context__
+    if failure is not None:
+        return handshake_refusal(failure, target, TLS_NAMES, "sslmode")
     if "refuses SSL" in str(error):
         return SourceConfigError(f"{target} does not speak TLS; turn ssl on there or use sslmode=disable")
-    if isinstance(error, ssl.SSLError):
-        return SourceConfigError(f"no TLS session with {target}: {words_of(error)}; check sslmode")
     if "not supported" in str(error):
         return SourceAuthError(
             f"{target} asks for an authentication method Weir lacks; use scram-sha-256 in pg_hba.conf"
@@ -336,15 +365,10 @@ def _tls_context(target: Target) -> ssl.SSLContext | bool:
     """Return pg8000's setting: a context for TLS, or False where it is not to ask for it (any more)."""
     if target.sslmode in ("disable", "prefer") or target.socket_directory:
         return False
-    if target.sslmode == "require" and not target.sslrootcert:
+    if target.sslmode == "require" and not target.tls.certificate:
         return unverified()
-    try:
-        context = ssl.create_default_context(cafile=target.sslrootcert or None)
-    except OSError as error:
-        raise SourceConfigError(f"sslrootcert {target.sslrootcert} cannot be read; name a PEM file") from error
-    context.check_hostname = target.sslmode == "verify-full"
-    context.verify_mode = ssl.CERT_NONE if target.sslmode == "require" else ssl.CERT_REQUIRED
-    return context
+    is_verified, checks_host = target.sslmode != "require", target.sslmode == "verify-full"
+    return make_context(target.tls, TLS_NAMES, is_verified=is_verified, checks_host=checks_host)
 
 
 def _release(core: CoreConnection) -> None:

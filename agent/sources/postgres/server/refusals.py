@@ -59,6 +59,10 @@ def refusal(fields: ErrorFields, target: Target) -> SourceError:
     match state:
         case "28P01":
             return SourceAuthError(f"{target} refuses the password of user {target.user}; check the source URI")
+        case "28000" if "certificate" in message:
+            return SourceAuthError(
+                f"{target} refuses user {target.user} ({message}); give its certificate with sslcert and sslkey"
+            )
         case "28000":
             return SourceAuthError(f"{target} refuses user {target.user} ({message}); check the role and pg_hba.conf")
         case "42501":

@@ -10,12 +10,18 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from agent.errors import SourceConfigError
 from agent.sources.common import uri_options
+from agent.sources.common.tls import NO_MATERIAL, TlsMaterial, TlsNames
 
 _SCHEMES = ("postgresql", "postgres")
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+#: libpq's name for the authorities that this machine trusts
+_SYSTEM = "system"
+_CHANNEL_BINDINGS = ("prefer", "require")
 _PARAMETERS = frozenset(
-    {"sslmode", "sslrootcert", "password", "user", "host", "port", "dbname", "application_name", "connect_timeout"}
+    {"sslmode", "sslrootcert", "sslcert", "sslkey", "channel_binding", "password", "user", "host", "port", "dbname"}
+    | {"application_name", "connect_timeout"}
 )
+TLS_NAMES = TlsNames(authority="sslrootcert", certificate="sslcert", key="sslkey")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,8 @@ class Target:
     user: str
     password: str = field(default="", repr=False)
     sslmode: str = "prefer"
-    sslrootcert: str = ""
+    tls: TlsMaterial = NO_MATERIAL
+    channel_binding: str = "prefer"
     #: directory of the server's Unix socket; empty = TCP
     socket_directory: str = ""
     application_name: str = "weir"
@@ -55,14 +62,16 @@ def parse_uri(uri: str) -> Target:
     database = options.get("dbname") or unquote(parts.path.lstrip("/")) or user
     if not user:
         raise SourceConfigError("the source URI names no user; write postgresql://user:password@host:port/db")
+    sslmode, tls = _tls(options)
     return Target(
         host="localhost" if host.startswith("/") else host,
         port=uri_options.number(options, "port", port or 5432, most=uri_options.PORT_MAX),
         database=database,
         user=user,
         password=uri_options.password(options.get("password"), unquote(parts.password or "")),
-        sslmode=_sslmode(options),
-        sslrootcert=options.get("sslrootcert", ""),
+        sslmode=sslmode,
+        tls=tls,
+        channel_binding=_one_of(options, "channel_binding", _CHANNEL_BINDINGS, default="prefer"),
         socket_directory=host if host.startswith("/") else "",
         application_name=options.get("application_name", "weir"),
         connect_timeout_s=uri_options.number(options, "connect_timeout", 10, most=uri_options.TIMEOUT_MAX_S),
@@ -75,8 +84,28 @@ def _options(query: str) -> dict[str, str]:
     return options
 
 
-def _sslmode(options: dict[str, str]) -> str:
-    mode = options.get("sslmode", "prefer")
-    if mode not in _SSL_MODES:
-        raise SourceConfigError(f"sslmode {mode!r} is not known; use one of {', '.join(_SSL_MODES)}")
-    return "prefer" if mode == "allow" else mode
+def _tls(options: dict[str, str]) -> tuple[str, TlsMaterial]:
+    """Return the effective mode and what it uses.
+
+    An authority that is named is one to verify against, which ``prefer`` and ``require`` alone do not; libpq has this
+    rule for ``require`` (https://www.postgresql.org/docs/current/libpq-ssl.html). A certificate needs TLS.
+    """
+    is_system = options.get("sslrootcert") == _SYSTEM
+    mode = _one_of(options, "sslmode", _SSL_MODES, default="verify-full" if is_system else "prefer")
+    if is_system and mode != "verify-full":
+        raise SourceConfigError(f"sslrootcert=system is safe with sslmode=verify-full only, not with {mode}; use that")
+    authority = "" if is_system else uri_options.looked_up(options, "sslrootcert")
+    tls = TlsMaterial(authority, uri_options.looked_up(options, "sslcert"), uri_options.looked_up(options, "sslkey"))
+    tls.refuse_unusable(TLS_NAMES, is_encrypted=mode != "disable", cure="use sslmode=require, or verify-full")
+    if tls.authority and mode in ("allow", "prefer", "require"):
+        return "verify-ca", tls
+    if mode in ("allow", "prefer"):
+        return ("require" if tls.certificate else "prefer"), tls
+    return mode, tls
+
+
+def _one_of(options: dict[str, str], name: str, known: tuple[str, ...], *, default: str) -> str:
+    value = options.get(name, default)
+    if value not in known:
+        raise SourceConfigError(f"{name} {value!r} is not known; use one of {', '.join(known)}")
+    return value

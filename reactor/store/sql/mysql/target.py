@@ -89,7 +89,7 @@ def _context(mode: str, options: Mapping[str, str]) -> ssl.SSLContext | None:
         raise StoreError("ssl-key of the store's URL needs its certificate; give ssl-cert")
     if mode in ("disabled", "preferred"):
         return None
-    is_verified = mode.startswith("verify")
+    is_verified = mode.startswith("verify") or bool(authority)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = mode == "verify_identity"
     context.verify_mode = ssl.CERT_REQUIRED if is_verified else ssl.CERT_NONE

@@ -15,6 +15,9 @@ from reactor.errors import StoreAuthError
 from reactor.store.sql.postgres import PostgresDatabase
 
 PASSWORD = "open-sesame"
+#: what PostgreSQL asks for: nothing, the password itself, its digest, a proof of it
+_NOTHING, _CLEAR, _MD5 = struct.pack("!i", 0), struct.pack("!i", 3), struct.pack("!i4s", 5, b"salt")
+_SCRAM = struct.pack("!i", 10) + b"SCRAM-SHA-256\0\0"
 
 
 class Impostor:
@@ -30,11 +33,11 @@ class Impostor:
         self.heard += data
         return data
 
-    def postgres(self, peer: socket.socket) -> None:
+    def postgres(self, peer: socket.socket, asked: bytes) -> None:
         if self.read(peer)[4:8] == struct.pack("!i", 80877103):
             peer.sendall(b"N")  # no TLS
             self.read(peer)
-        peer.sendall(b"R" + struct.pack("!ii", 8, 3))
+        peer.sendall(b"R" + struct.pack("!i", 4 + len(asked)) + asked)
         self.read(peer)
 
     def mysql(self, peer: socket.socket, plugin: bytes, question: bytes) -> None:
@@ -56,14 +59,14 @@ class Impostor:
 
 
 @contextmanager
-def impostor(*, plugin: bytes = b"", question: bytes = b"") -> Iterator[Impostor]:
+def impostor(*, plugin: bytes = b"", question: bytes = b"", asked: bytes = _CLEAR) -> Iterator[Impostor]:
     found = Impostor()
 
     def answer() -> None:
         peer, _ = found.listener.accept()
         peer.settimeout(10)
         with peer:
-            found.mysql(peer, plugin, question) if plugin else found.postgres(peer)
+            found.mysql(peer, plugin, question) if plugin else found.postgres(peer, asked)
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
@@ -80,6 +83,20 @@ def test_postgresql(mode: str, *, replication: bool) -> None:
         with pytest.raises(SourceAuthError, match=r"asks for the password in clear, without TLS; use sslmode=require"):
             postgres.connect(uri, replication=replication)
     assert b"weir" in found.heard
+    assert PASSWORD.encode() not in found.heard
+
+
+@pytest.mark.parametrize(
+    "asked", [_NOTHING, _CLEAR, _MD5, _SCRAM, _SCRAM.replace(b"\0\0", b"\0SCRAM-SHA-256-PLUS\0\0")]
+)
+def test_nothing_is_answered_to_who_does_not_bind_the_password_to_the_tls_session(asked: bytes) -> None:
+    with impostor(asked=asked) as found:
+        uri = f"postgresql://weir:{PASSWORD}@127.0.0.1:{found.port}/shop?channel_binding=require"
+        with pytest.raises(SourceAuthError, match="does not bind the password to the TLS session"):
+            postgres.connect(uri)
+    assert found.heard.endswith(b"\0") or found.heard.endswith(b"X\0\0\0\x04")
+    assert b"SCRAM" not in found.heard
+    assert b"md5" not in found.heard
     assert PASSWORD.encode() not in found.heard
 
 

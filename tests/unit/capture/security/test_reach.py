@@ -6,10 +6,11 @@ from urllib.parse import quote
 import pytest
 from structlog.testing import capture_logs
 
+from agent.sources.postgres.server.uri import parse_uri
 from capture.config import load_server_settings
 from capture.errors import ConfigError
 from capture.security.reach import Reach
-from capture.security.secrets import resolve
+from capture.security.secrets import mask_uri, resolve
 
 
 def reach(directory: Path, **settings: object) -> Reach:
@@ -227,3 +228,27 @@ def test_a_file_that_a_storage_option_names_counts_as_a_reference(files: Path, o
     for name in ("/etc/shadow", f"{files}/allowed/../secret.key", "/proc/self/environ"):
         with pytest.raises(ConfigError, match=r"is not allowed|is the server's own"):
             one.check(sink=f"delta+s3://b/x?{option}={name}")
+
+
+@pytest.mark.parametrize("option", ["sslkey", "sslcert", "ssl-key", "ssl_cert"])
+def test_a_certificates_file_counts_as_a_reference(files: Path, option: str) -> None:
+    """Whoever may create changefeeds could else use any key of the server, before a database of his choice."""
+    one = reach(files, secret_references=f"file:{files}/allowed/*")
+    scheme = "mysql" if option.startswith("ssl-") else "postgresql"
+    one.check(source=f"{scheme}://u@h/d?{option}={files}/allowed/client.pem")
+    for name in ("/etc/ssl/private/other.key", f"{files}/allowed/../secret.key"):
+        with pytest.raises(ConfigError, match=r"is not allowed|is the server's own"):
+            one.check(source=f"{scheme}://u@h/d?{option}={name}")
+    text = quote("-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\n")
+    one.check(source=f"{scheme}://u@h/d?{option}={text}")
+    assert "MIIE" not in mask_uri(f"{scheme}://u@h/d?ssl-key={text}")
+
+
+def test_a_reference_to_a_key_is_resolved_to_its_text(files: Path) -> None:
+    """It travels with the URI, so that no executor needs the file."""
+    pem = "-----BEGIN PRIVATE KEY-----\nMII+/E=\n-----END PRIVATE KEY-----\n"
+    (files / "data" / "secrets" / "client.key").write_text(pem)
+    one = reach(files)
+    uri = "postgresql://u@h/d?sslcert=%2Fc.pem&sslkey=file:client.key"
+    one.check(source=uri.replace("sslcert=%2Fc.pem", "sslcert=file:client.pem"))
+    assert parse_uri(resolve(uri, one.look_up)).tls.key.strip() == pem.strip()

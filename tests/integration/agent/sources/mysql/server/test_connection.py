@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from cryptography import x509
@@ -34,7 +35,7 @@ def secured(
     """A server with TLS and passwords of all its kinds, and its certificate."""
     directory = tmp_path_factory.mktemp("tls")
     certificate = make_certificate(directory)
-    settings = {"ssl_cert": str(certificate), "ssl_key": str(directory / "key.pem")}
+    settings = {"ssl_cert": str(certificate), "ssl_key": str(directory / "key.pem"), "ssl_ca": str(certificate)}
     if flavour is EmbeddedMariaDB:
         settings["plugin_load_add"] = "auth_ed25519"
     with flavour(directory / "my", unsafe_no_fsync=True, settings=settings) as server:
@@ -105,6 +106,40 @@ def test_tls_is_used_where_it_can_be_and_checked_as_configured(secured: tuple[Em
     elsewhere = server.uri().replace("127.0.0.1", "localhost")
     with pytest.raises(SourceAuthError, match=r"not trusted.*connect to a name"):
         connect(elsewhere + f"?ssl-mode=verify_identity&ssl-ca={certificate}")
+
+
+def test_an_authority_that_is_named_is_verified_against_in_every_mode(
+    secured: tuple[EmbeddedMariaDB, Path], tmp_path: Path
+) -> None:
+    """It was ignored in these modes, and whoever answered was trusted."""
+    server, certificate = secured
+    other = make_certificate(tmp_path)
+    for mode in ("", "ssl-mode=preferred&", "ssl-mode=required&"):
+        connect(server.uri() + f"?{mode}ssl-ca={certificate}").close()
+        connect(server.uri() + f"?{mode}ssl-ca={quote(certificate.read_text())}").close()
+        with pytest.raises(SourceAuthError, match=r"not trusted.*ssl-ca"):
+            connect(server.uri() + f"?{mode}ssl-ca={other}")
+
+
+def test_a_clients_certificate(secured: tuple[EmbeddedMariaDB, Path], tmp_path: Path) -> None:
+    server, certificate = secured
+    key = certificate.with_name("key.pem")
+    server.execute("CREATE USER by_certificate@'%' REQUIRE X509")
+    plain = f"mysql://by_certificate@127.0.0.1:{server.port}/"
+    text = quote(certificate.read_text())
+    files = f"ssl-cert=file:{certificate}&ssl-key=file:{key}"
+    for given in (f"ssl-cert={certificate}&ssl-key={key}", f"ssl_cert={text}&ssl_key={quote(key.read_text())}",
+                  files, f"ssl-mode=verify_identity&ssl-ca={certificate}&{files}"):  # fmt: skip
+        with connect(f"{plain}?{given}") as connection:
+            assert connection.query("SELECT 1") == [("1",)]
+    for mode in ("", "?ssl-mode=required"):
+        with pytest.raises(SourceAuthError, match="give ssl-cert and ssl-key if the user needs a certificate"):
+            connect(plain + mode)
+    other = make_certificate(tmp_path)
+    with pytest.raises(SourceError, match=r"asks for a client's certificate"):
+        connect(f"{plain}?ssl-cert={other}&ssl-key={tmp_path / 'key.pem'}")
+    with pytest.raises(SourceConfigError, match=r"ssl-cert .* with ssl-key /none cannot be used \(no such file"):
+        connect(f"{plain}?ssl-cert={certificate}&ssl-key=/none")
 
 
 def test_the_systems_authorities_are_read_only_to_verify(

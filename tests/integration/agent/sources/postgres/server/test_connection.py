@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -28,7 +29,10 @@ from tests.integration.agent.sources.postgres.sync_rig import make_rig
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A self-signed certificate for ``localhost``; the key lies beside it."""
-    path = tmp_path_factory.mktemp("tls") / "server.crt"
+    return make_certificate(tmp_path_factory.mktemp("tls") / "server.crt")
+
+
+def make_certificate(path: Path) -> Path:
     command = ["openssl", "req", "-new", "-x509", "-days", "2", "-nodes", "-subj", "/CN=localhost"]
     command += ["-addext", "subjectAltName=DNS:localhost", "-out", str(path), "-keyout", str(path.with_suffix(".key"))]
     subprocess.run(command, check=True, capture_output=True)
@@ -69,6 +73,12 @@ class TlsServer:
 def server(certificate: Path, plain: EmbeddedPostgres) -> Iterator[TlsServer]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    with behind_gate(context, plain) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def behind_gate(context: ssl.SSLContext, plain: EmbeddedPostgres) -> Iterator[TlsServer]:
     with ThreadingTCPServer(("127.0.0.1", 0), partial(Gate, context, plain.port)) as gate:
         gate.daemon_threads = True
         thread = threading.Thread(target=gate.serve_forever, kwargs={"poll_interval": 0.05})
@@ -157,6 +167,73 @@ def test_a_server_certificate_is_verified_when_asked(server: TlsServer, certific
         connect(uri(server, "by_scram", f"?sslmode=verify-full{root}", host="127.0.0.1"))
     with connect(uri(server, "by_scram", f"?sslmode=verify-ca{root}", host="127.0.0.1")):
         pass
+
+
+def test_an_authority_that_is_named_is_verified_against_in_every_mode(
+    server: TlsServer, certificate: Path, tmp_path: Path
+) -> None:
+    """As libpq does for ``require``. The file was read, and whoever answered was trusted."""
+    other = make_certificate(tmp_path / "other.crt")
+    text = quote(certificate.read_text())
+    for mode in ("", "sslmode=prefer&", "sslmode=require&"):
+        for root in (certificate, text):
+            connect(uri(server, "by_scram", f"?{mode}sslrootcert={root}")).close()
+        with pytest.raises(SourceAuthError, match=r"is not trusted .*; name its authority with sslroot"):
+            connect(uri(server, "by_scram", f"?{mode}sslrootcert={other}"))
+    with pytest.raises(SourceAuthError, match="is not trusted"):
+        connect(uri(server, "by_scram", "?sslrootcert=system"))
+
+
+@pytest.fixture(scope="module")
+def choosy(certificate: Path, plain: EmbeddedPostgres) -> Iterator[TlsServer]:
+    """It asks for a client's certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(certificate)
+    with behind_gate(context, plain) as server:
+        yield server
+
+
+@pytest.mark.parametrize("mode", ["", "sslmode=require&", "sslmode=verify-full&sslrootcert=CERTIFICATE&"])
+@pytest.mark.parametrize("replication", [False, True])
+def test_a_clients_certificate(choosy: TlsServer, certificate: Path, mode: str, *, replication: bool) -> None:
+    key = certificate.with_suffix(".key")
+    mode = mode.replace("CERTIFICATE", str(certificate))
+    text, both = quote(certificate.read_text()), quote(certificate.read_text() + key.read_text())
+    for given in (f"sslcert={certificate}&sslkey={key}", f"sslcert={text}&sslkey={quote(key.read_text())}",
+                  f"sslcert={both}", f"sslcert=file:{certificate}&sslkey=file:{key}"):  # fmt: skip
+        with connect(uri(choosy, "by_scram", f"?{mode}{given}"), replication=replication) as connection:
+            assert connection.query("SELECT current_user") == [("by_scram",)]
+    assert not any("memfd:pem" in os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+
+
+def test_a_clients_certificate_that_is_missing_or_not_the_servers(
+    choosy: TlsServer, certificate: Path, tmp_path: Path
+) -> None:
+    """The server's alert may be lost with the connection."""
+    other = make_certificate(tmp_path / "other.crt")
+    for query in ("sslmode=require", f"sslcert={other}&sslkey={other.with_suffix('.key')}"):
+        with pytest.raises(SourceError, match=r"asks for a client's certificate.*sslcert.*sslkey"):
+            connect(uri(choosy, "by_scram", f"?{query}"))
+    key = quote(other.with_suffix(".key").read_text())
+    for given, cause in (
+        (f"sslcert={certificate}&sslkey={key}", rf"sslcert {certificate} with sslkey \(given as text\) .*mismatch"),
+        (f"sslcert={certificate}&sslkey=/none", rf"sslcert {certificate} with sslkey /none .*no such file"),
+        (f"sslcert={quote(certificate.read_text())}", r"sslcert \(given as text\) cannot be used"),
+    ):
+        with pytest.raises(SourceConfigError, match=cause) as caught:
+            connect(uri(choosy, "by_scram", f"?{given}"))
+        assert "PRIVATE" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_password_that_must_be_bound_to_the_tls_session_is_not_given_otherwise(server: TlsServer) -> None:
+    """Behind the gate is a server that does not know of it, as behind one who listens in."""
+    for user in ("by_md5", "by_scram", "by_text"):
+        with pytest.raises(SourceAuthError, match="does not bind the password to the TLS session"):
+            connect(uri(server, user, "?sslmode=require&channel_binding=require"))
+        connect(uri(server, user, "?sslmode=require&channel_binding=prefer")).close()
 
 
 def test_refusals(server: TlsServer, plain: EmbeddedPostgres) -> None:

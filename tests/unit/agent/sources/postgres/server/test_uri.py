@@ -5,18 +5,44 @@ from pathlib import Path
 import pytest
 
 from agent.errors import SourceConfigError
+from agent.sources.common.tls import TlsMaterial
 from agent.sources.postgres.server.uri import Target, parse_uri
 
 
 def test_a_full_uri() -> None:
     target = parse_uri("postgresql://u%40x:p%2Fw@db.example:6432/shop?sslmode=verify-full&sslrootcert=/ca.pem")
-    assert target == Target("db.example", 6432, "shop", "u@x", "p/w", "verify-full", "/ca.pem")
+    assert target == Target("db.example", 6432, "shop", "u@x", "p/w", "verify-full", TlsMaterial("/ca.pem"))
     assert str(target) == "postgresql://db.example:6432/shop"
     assert "p/w" not in repr(target)
 
 
 def test_defaults() -> None:
     assert parse_uri("postgresql://me@h") == Target("h", 5432, "me", "me")
+
+
+@pytest.mark.parametrize(
+    ("query", "mode"),
+    [
+        ("", "prefer"),
+        ("sslmode=allow", "prefer"),
+        ("sslmode=disable&sslrootcert=/ca.pem", "disable"),
+        ("sslrootcert=/ca.pem", "verify-ca"),
+        ("sslmode=prefer&sslrootcert=/ca.pem", "verify-ca"),
+        ("sslmode=require&sslrootcert=/ca.pem", "verify-ca"),
+        ("sslmode=verify-full&sslrootcert=/ca.pem", "verify-full"),
+        ("sslrootcert=system", "verify-full"),
+        ("sslcert=/c&sslkey=/k", "require"),
+        ("sslcert=/c&sslkey=/k&sslrootcert=/ca.pem", "verify-ca"),
+        ("sslmode=verify-ca&sslcert=/c", "verify-ca"),
+    ],
+)
+def test_what_is_named_decides_how_much_is_verified(query: str, mode: str) -> None:
+    """libpq verifies against an authority that is named also where ``require`` is asked for."""
+    assert parse_uri(f"postgresql://u@h/d?{query}").sslmode == mode
+
+
+def test_a_key_is_in_no_repr() -> None:
+    assert "/k" not in repr(parse_uri("postgresql://u@h/d?sslcert=/c&sslkey=/k"))
 
 
 def test_a_unix_socket() -> None:
@@ -41,6 +67,14 @@ def test_passwords_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("postgresql://u:secret@h:port/d", "malformed"),
         ("postgresql://u:secret@h/d?sslmode=maybe", "sslmode 'maybe' is not known"),
         ("postgresql://u:secret@h/d?ssl=on", "unknown parameter 'ssl'"),
+        (
+            "postgresql://u:secret@h/d?channel_binding=no",
+            "channel_binding 'no' is not known; use one of prefer, require",
+        ),
+        ("postgresql://u:secret@h/d?sslkey=/secret", "sslkey needs its certificate; give sslcert"),
+        ("postgresql://u:secret@h/d?sslmode=disable&sslcert=/c", "sslcert is used with TLS only; use sslmode=require"),
+        ("postgresql://u:secret@h/d?sslrootcert=system&sslmode=require", "sslrootcert=system is safe with .* only"),
+        ("postgresql://u@h/d?sslcert=/c&sslkey=file:/none/here", "sslkey file /none/here cannot be read"),
         ("postgresql://u@h/d?password=env:NOT_SET_HERE", "variable NOT_SET_HERE, which is not set"),
         ("postgresql://u@h/d?password=file:/none/here", "password file /none/here cannot be read"),
         ("postgresql://u@h/d?port=x", "port of the source URI must be a number from 1 to 65535"),
