@@ -5,14 +5,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 from anyio import to_thread
 
 from agent.errors import LogStorageMismatchError
 from agent.log.storage import claim
+from capture.address import is_loopback
 from capture.config import ServerSettings
 from capture.embedded import EmbeddedEtcd
+from capture.errors import ConfigError
 from capture.security.certificate_files import own_certificate
 from capture.security.reach import look_up_freely
 from capture.security.secrets import mask, resolve
@@ -21,6 +24,7 @@ from reactor.records.log_mark import mark_of
 from reactor.settings import TlsFiles
 from reactor.store import sql
 from reactor.store.etcd import connect
+from reactor.store.etcd.connection import normalize
 from reactor.store.port import Compare, MetaStore, Put, Target
 
 
@@ -28,12 +32,30 @@ async def connect_store(settings: ServerSettings) -> MetaStore:
     """:raises WeirError: the store does not answer, refuses, or a reference to a secret cannot be resolved."""
     if settings.sql_store:
         return await sql.connect(resolve(settings.sql_store))
-    tls = None
-    if settings.etcd_ca_file is not None:
-        cert, key = settings.etcd_cert_file, settings.etcd_key_file
-        tls = TlsFiles(str(settings.etcd_ca_file), str(cert) if cert else None, str(key) if key else None)
+    tls = etcd_tls(settings)
     password = look_up_freely(settings.etcd_password)
     return await connect(settings.etcd_urls, tls=tls, user=settings.etcd_user or None, password=password or None)
+
+
+def etcd_tls(settings: ServerSettings) -> TlsFiles | None:
+    """Return the files for TLS with etcd, if there are any.
+
+    :raises ConfigError: they are incomplete or would not be used, or a password would be sent in clear.
+    """
+    ca, cert, key = settings.etcd_ca_file, settings.etcd_cert_file, settings.etcd_key_file
+    if (cert is None) != (key is None):
+        raise ConfigError("etcd-cert-file and etcd-key-file belong together; give both")
+    if cert is not None and ca is None:
+        raise ConfigError("etcd-cert-file needs the authority of etcd's own certificate; give etcd-ca-file")
+    for url in (normalize(each, is_tls=ca is not None) for each in settings.etcd_urls):
+        parts = urlsplit(url)
+        if parts.scheme == "https":
+            continue
+        if ca is not None:
+            raise ConfigError(f"etcd-ca-file is given, and {url} is without TLS; write https://")
+        if settings.etcd_password and not settings.insecure and not is_loopback(parts.hostname or ""):
+            raise ConfigError(f"the password of etcd would be sent to {url} in clear; use https://, or --insecure")
+    return TlsFiles(str(ca), str(cert) if cert else None, str(key) if key else None) if ca is not None else None
 
 
 def store_name(settings: ServerSettings) -> str:
