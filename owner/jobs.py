@@ -74,7 +74,7 @@ class Basis:
     @classmethod
     def of(cls, config: ChangefeedConfig, unit: UnitRecord | None, pending: Iterable[DdlRecord]) -> Self:
         """``pending``: the schema changes that the sink does not have."""
-        newest = pending_tables({record.ts: record for record in pending})
+        newest = pending_tables(sorted(pending, key=lambda record: record.ts))
         tables = ((one.table_id, newest.get(one.table_id, one)) for one in (unit.tables if unit else ()))
         names = frozenset((id, f"{table.schema_name}.{table.name}" if table else "") for id, table in tables)
         return cls(config, names, unit.joining if unit else ())

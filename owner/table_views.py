@@ -111,7 +111,7 @@ def held_tables(facts: Facts) -> dict[int, HeldView]:
     if not held:
         return {}
     names = {table.table_id: f"{table.schema_name}.{table.name}" for table in facts.tables or ()}
-    pending = pending_tables(facts.ddl)
+    pending = pending_tables(facts.pending_ddl)
     return {id: _held_table(table, names.get(id, table.name), pending.get(id)) for id, table in held.items()}
 
 

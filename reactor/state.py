@@ -8,7 +8,7 @@ namespaces are counted and ignored.
 ``reactor.membership.presence`` decides which captures are shown, once per tick.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ from reactor.records.log_head import LogHead
 from reactor.records.schedules import DiffProgress, HandledSignals, LastDiff
 from reactor.records.subscription import Subscription
 from reactor.records.sync_point import SyncPoint
+from reactor.records.tables.change_index import ChangeIndex
 from reactor.records.tables.held import HeldTable
 from reactor.records.tables.partitioning import TablePartitioning
 from reactor.records.tables.resync import TableResync
@@ -69,7 +70,7 @@ class ChangefeedState:
     positions: dict[CaptureId, TaskPosition] = field(default_factory=dict)
     units: dict[str, UnitRecord] = field(default_factory=dict)
     heads: dict[str, LogHead] = field(default_factory=dict)
-    ddl: dict[int, DdlRecord] = field(default_factory=dict)
+    ddl: ChangeIndex = field(default_factory=ChangeIndex)
     sync_points: dict[int, SyncPoint] = field(default_factory=dict)
     partitionings: dict[int, TablePartitioning] = field(default_factory=dict)
     held: dict[int, HeldTable] = field(default_factory=dict)
@@ -266,15 +267,15 @@ class ClusterState:
             case keys.CaptureKey():
                 self._read_capture(key, text, value)
             case keys.WaitingKey():
-                _store_record(self.waiting, key.capture, WaitingCapture, text, value, id=key.capture)
+                _put(self.waiting, key.capture, WaitingCapture, text, value, id=key.capture)
             case keys.OwnerKey():
                 self.owner = self._first_owner()
             case keys.UpstreamKey(namespace=self.namespace):
-                _store_record(self.upstreams, key.source, UpstreamInfo, text, value)
+                _put(self.upstreams, key.source, UpstreamInfo, text, value)
             case keys.FormatKey():
                 self.format = ClusterFormat().number if value is None else ClusterFormat.decode(value, key=text).number
             case keys.TokenKey():
-                _store_record(self.tokens, key.token, TokenRecord, text, value, id=key.token)
+                _put(self.tokens, key.token, TokenRecord, text, value, id=key.token)
             case keys.DeleteCountKey() | keys.LogStorageKey() | keys.SecretKeyKey():
                 pass  # reactor.txn uses the first; a capture reads the others when it starts
             case keys.ReaderKey() | keys.AuditKey() | keys.UpstreamKey():
@@ -304,27 +305,27 @@ class ClusterState:
                 feed.stored_status = _decode(ChangefeedStatus, text, value)
                 self._settle_status(feed)
             case keys.PositionKey():
-                _store_record(feed.positions, key.capture, TaskPosition, text, value)
+                _put(feed.positions, key.capture, TaskPosition, text, value)
             case keys.UnitKey():
-                _store_record(feed.units, key.source, UnitRecord, text, value)
+                _put(feed.units, key.source, UnitRecord, text, value)
             case keys.LogKey():
-                _store_record(feed.heads, key.source, LogHead, text, value)
+                _put(feed.heads, key.source, LogHead, text, value)
             case keys.DdlKey():
-                _store_record(feed.ddl, key.ts, DdlRecord, text, value, ts=key.ts)
+                _put(feed.ddl, key.ts, DdlRecord, text, value, ts=key.ts)
             case keys.SyncPointKey():
-                _store_record(feed.sync_points, key.ts, SyncPoint, text, value, ts=key.ts)
+                _put(feed.sync_points, key.ts, SyncPoint, text, value, ts=key.ts)
             case keys.PartitioningKey():
-                _store_record(feed.partitionings, key.table_id, TablePartitioning, text, value, table_id=key.table_id)
+                _put(feed.partitionings, key.table_id, TablePartitioning, text, value, table_id=key.table_id)
             case keys.HeldKey():
-                _store_record(feed.held, key.table_id, HeldTable, text, value, table_id=key.table_id)
+                _put(feed.held, key.table_id, HeldTable, text, value, table_id=key.table_id)
             case keys.SchemaAttemptKey():
-                _store_record(feed.schema_attempts, key.capture, Attempt, text, value)
+                _put(feed.schema_attempts, key.capture, Attempt, text, value)
             case keys.AttemptKey():
-                _store_record(feed.attempts, key.capture, Attempt, text, value)
+                _put(feed.attempts, key.capture, Attempt, text, value)
             case keys.SuspectsKey():
                 feed.suspects = _decode(Suspects, text, value)
             case keys.StreamAttemptKey():
-                _store_record(feed.stream_attempts, key.source, StreamAttempt, text, value)
+                _put(feed.stream_attempts, key.source, StreamAttempt, text, value)
             case keys.LastDiffKey():
                 feed.last_diff = _decode(LastDiff, text, value)
             case keys.DiffProgressKey():
@@ -332,15 +333,15 @@ class ClusterState:
             case keys.SignalsKey():
                 feed.signals = _decode(HandledSignals, text, value)
             case keys.SubscriptionKey():
-                _store_record(feed.subscriptions, key.name, Subscription, text, value)
+                _put(feed.subscriptions, key.name, Subscription, text, value)
             case keys.PartKey():
                 division.store_part(feed.parts, key.name, value)
             case keys.ResyncKey():
-                _store_record(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
+                _put(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
 
     def _read_progress(self, capture: CaptureId, text: str, value: bytes | None) -> None:
         before = self.progress.get(capture) or CaptureProgress()
-        _store_record(self.progress, capture, CaptureProgress, text, value)
+        _put(self.progress, capture, CaptureProgress, text, value)
         after = self.progress.get(capture) or CaptureProgress()
         for id in before.changefeeds.keys() | after.changefeeds.keys():
             feed = self.changefeeds.get(id)
@@ -392,9 +393,8 @@ def _decode(model: type[R], key: str, value: bytes | None, **named: object) -> R
     return None if value is None else _record(model, key, value, **named)
 
 
-def _store_record(records: dict[K, R], name: K, model: type[R], key: str, value: bytes | None, **named: object) -> None:
-    record = _decode(model, key, value, **named)
-    if record is None:
-        records.pop(name, None)
+def _put(known: MutableMapping[K, R], at: K, model: type[R], key: str, value: bytes | None, **named: object) -> None:
+    if (record := _decode(model, key, value, **named)) is None:
+        known.pop(at, None)
     else:
-        records[name] = record
+        known[at] = record

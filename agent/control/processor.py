@@ -19,7 +19,7 @@ from agent.control.actors import ActorContext, Reference
 from agent.control.agent import Agent
 from agent.control.flusher import Flusher, FlusherStatistics, Leave, Limits
 from agent.control.gate import Owner
-from agent.control.runtime import Advanced, FlushLimits, SpanFlushed, SpanRuntime, changed_tables, held_tables
+from agent.control.runtime import Advanced, FlushLimits, SpanFlushed, SpanRuntime, held_tables
 from agent.control.span_writer import GiveUp, SpanOrder, SpanWriter, TableChanged
 from agent.control.unit_runner import RunUnit, UnitRunner
 from agent.own_faults import own_fault
@@ -30,8 +30,8 @@ from reactor.ids import TableSpan, Ts
 from reactor.messages import Message, Place, SpanCheckpoint
 from reactor.records.changefeed import RunningError
 from reactor.records.log_head import LogHead
+from reactor.records.tables.change_index import Newest
 from reactor.records.tables.held import tried_after_end
-from reactor.records.tables.schema_change import TableChange
 from reactor.records.tables.table import TableRecord
 from reactor.state import ChangefeedState
 
@@ -147,7 +147,9 @@ class Processor:
         self._unknown: list[effects.PrepareSpan] = []
         self._head: LogHead | None = None
         self._held: dict[int, Ts] = {}
-        self._changes: dict[int, tuple[Ts, TableChange]] = {}
+        self._changes: Newest = {}
+        #: of the schema changes that these two are of
+        self._schemas: object = None
         self._suspects: frozenset[int] = frozenset()
         self._is_report_pending = False
         self._log = structlog.get_logger().bind(changefeed=agent.changefeed)
@@ -198,8 +200,10 @@ class Processor:
         self._move_limits()
 
     def _take_news(self, feed: ChangefeedState) -> None:
-        self._held = held_tables(feed.ddl.values())
-        self._changes = changed_tables(feed.ddl.values())
+        if feed.ddl.version is not self._schemas:
+            self._schemas = feed.ddl.version
+            self._held = held_tables(feed.ddl.pending)
+            self._changes = feed.ddl.newest_done()
         self._suspects = tried_after_end(feed.held.values()).union(feed.suspects.tables if feed.suspects else ())
         tables = [unit.tables for unit in feed.units.values()]
         if len(tables) != len(self._shown) or any(map(operator.is_not, tables, self._shown)):

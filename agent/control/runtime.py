@@ -14,7 +14,8 @@ from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
 from reactor.records.changefeed import RunningError
 from reactor.records.log_head import LogHead
-from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.change_index import Newest
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind
 from reactor.records.tables.table import TableRecord
 
 
@@ -143,7 +144,7 @@ class FlushLimits:
     held: Mapping[int, Ts] = field(default_factory=dict)
     tables: Mapping[int, TableRecord] = field(default_factory=dict)
     #: table → Ts and content of the newest schema change that the sink has applied
-    changes: Mapping[int, tuple[Ts, TableChange]] = field(default_factory=dict)
+    changes: Newest = field(default_factory=dict)
     #: tables that may have ended a capture: written separately from all others
     suspects: frozenset[int] = frozenset()
     #: no table is written beyond it
@@ -189,18 +190,6 @@ class FlushLimits:
     def table(self, known: TableRecord) -> TableRecord:
         """Return the newest record of a table: a schema change may have changed its name or key."""
         return self.tables.get(known.table_id, known)
-
-
-def changed_tables(ddl: Iterable[DdlRecord]) -> dict[int, tuple[Ts, TableChange]]:
-    """Return the newest completed change by table."""
-    changed: dict[int, tuple[Ts, TableChange]] = {}
-    for record in ddl:
-        pending = record.pending_ids
-        for change in record.alterations:
-            id = change.table_id
-            if id not in pending and record.ts >= changed.get(id, (0,))[0]:
-                changed[id] = record.ts, change
-    return changed
 
 
 def held_tables(ddl: Iterable[DdlRecord]) -> dict[int, Ts]:

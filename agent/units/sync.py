@@ -10,7 +10,7 @@ Positions are acknowledged to the server only after the log's head has moved pas
 
 import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -39,6 +39,7 @@ from agent.units.stream_reader import StreamReader
 from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
+from reactor.ids import Ts
 from reactor.records.log_head import LogHead
 from reactor.records.tables.schema_change import DdlRecord
 
@@ -88,8 +89,13 @@ class SyncUnit:
         self._settings = settings or SyncSettings()
         self._attempts = attempts
         self._next_quiet_at = next_quiet_at
-        #: schema changes found so far, by Ts
-        self._ddl: list[DdlRecord] = []
+        #: the schema changes that were stored when this connection began. Those that it finds are not kept, only read
+        #: again for the next one: a source may change its schema without end
+        self._ddl: Sequence[DdlRecord] = ()
+        self._is_ddl_stale = True
+        self._stored: frozenset[Ts] = frozenset()
+        #: those found since that the stream may yield again
+        self._found: set[Ts] = set()
         #: the attachment of the head's position
         self._attachment = Attachment()
         self._retention_at = 0.0
@@ -118,7 +124,6 @@ class SyncUnit:
             await self._attempts.close()
 
     async def _follow(self) -> None:
-        self._ddl = await self._writer.read_ddl()
         delay_s = self._settings.reconnect_s
         while True:
             before = self._writer.head.resolved_ts
@@ -158,6 +163,9 @@ class SyncUnit:
 
     async def _session(self) -> None:
         """Run one connection until it ends with an error or ``StreamRestart``."""
+        if self._is_ddl_stale:
+            self._ddl, self._found, self._is_ddl_stale = await self._writer.read_ddl(), set(), False
+            self._stored = frozenset(record.ts for record in self._ddl)
         with closing(ArenaPool(self._settings.arenas, self._settings.segment_bytes)) as pool:
             opened = await anyio.to_thread.run_sync(self._open, pool)
             try:
@@ -232,8 +240,7 @@ class SyncUnit:
     async def _append(self, cut: LogChunk, pool: ArenaPool, opened: OpenStream) -> None:
         """Append the chunk. Its schema changes are stored with the head that passes it, or before."""
         written, cut = await self._prepare(cut, pool, opened)
-        known = {record.ts for record in self._ddl} if cut.ddl else ()
-        ddl = [record for record in cut.ddl if record.ts not in known]
+        ddl = self._new_ddl(cut) if cut.ddl else []
         attachment = self._attachment
         if cut.is_complete and cut.attachment != attachment.text:
             attachment = await anyio.to_thread.run_sync(self._attach, cut.attachment)
@@ -251,8 +258,14 @@ class SyncUnit:
         if self._writer.head.attachment == attachment.name:  # else its file may be removed
             self._attachment = attachment
         for record in ddl:
-            self._ddl.append(record)
+            self._found.add(record.ts)
             _log.info("the schema has changed", ts=record.ts, changes=[change.kind.value for change in record.changes])
+
+    def _new_ddl(self, cut: LogChunk) -> list[DdlRecord]:
+        """Return the chunk's schema changes that are not stored. Nothing comes again that is behind the head."""
+        self._found = {ts for ts in self._found if ts >= self._writer.head.resolved_ts}
+        self._is_ddl_stale = True
+        return [record for record in cut.ddl if record.ts not in self._stored and record.ts not in self._found]
 
     async def _prepare(self, cut: LogChunk, pool: ArenaPool, opened: OpenStream) -> tuple[SegmentRef | None, LogChunk]:
         """Write the chunk's events while the source verifies that the head may pass them."""

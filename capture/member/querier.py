@@ -51,7 +51,7 @@ class Querier:
 
     def pending(self, id: str) -> tuple[DdlRecord, ...]:
         """Return the schema changes that the sink does not have, in the log's order."""
-        return tuple(record for _, record in sorted(self.changefeed(id).ddl.items()))
+        return self.changefeed(id).ddl.pending
 
     def head(self, id: str) -> LogHead:
         """Return the head of the changefeed's log; at 0 without a log."""

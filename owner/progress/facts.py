@@ -11,6 +11,7 @@ from reactor.records.attempts import Attempt, Suspects
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, Mode, RunningError, Unit, UnitRecord
 from reactor.records.log_head import LogHead
 from reactor.records.sync_point import SyncPoint
+from reactor.records.tables.change_index import ChangeIndex
 from reactor.records.tables.held import HeldTable, HoldStage, tried_after_end
 from reactor.records.tables.partitioning import TablePartitioning
 from reactor.records.tables.resync import ResyncStage, TableResync
@@ -56,7 +57,7 @@ class Facts:
     #: tables that are, were, or will be repartitioned, by id
     partitionings: Mapping[int, TablePartitioning] = field(default_factory=dict)
     #: schema changes by Ts, including finished ones
-    ddl: Mapping[int, DdlRecord] = field(default_factory=dict)
+    ddl: ChangeIndex = field(default_factory=ChangeIndex)
     #: tables that are held while the others continue, by id
     held: Mapping[int, HeldTable] = field(default_factory=dict)
     #: work in progress on each capture, and tables suspected of having ended one
@@ -142,8 +143,8 @@ class Facts:
 
     @cached_property
     def pending_ddl(self) -> tuple[DdlRecord, ...]:
-        """Schema changes that some table still waits for."""
-        return tuple(record for record in self.ddl.values() if record.pending_ids)
+        """Schema changes that some table still waits for, by Ts."""
+        return self.ddl.pending
 
     @cached_property
     def waiting_names(self) -> Mapping[int, str]:

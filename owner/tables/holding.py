@@ -80,7 +80,7 @@ def skipped(facts: "Facts", table_id: int, ts: Ts, *, wall: float) -> HeldTable:
         raise JobRefusedError(f"the change log reaches up to {head.resolved_ts}, and not to {ts}; give a smaller Ts")
     if ts < head.removed_ts:
         raise JobRefusedError(f"the change log reaches back to {head.removed_ts} only, not to {ts}; give a larger Ts")
-    waiting = [record for at, record in facts.ddl.items() if at <= ts and table_id in record.pending_ids]
+    waiting = [record for record in facts.pending_ddl if record.ts <= ts and table_id in record.pending_ids]
     if held.origin is HoldOrigin.SOURCE or any(
         change.table_id == table_id for record in waiting for change in record.holds
     ):

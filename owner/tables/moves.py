@@ -121,8 +121,7 @@ def _continued(before: TableRecord, after: TableRecord) -> TableRecord:
 
 def given_up(facts: "Facts", *, cluster: str) -> list[Effect]:
     """Take note of the first record of tables that are gone before they have joined: nobody waits for them."""
-    noted = (record for record in facts.ddl.values() if record.never_joined)
-    record = min(noted, key=lambda record: record.ts, default=None)
+    record = facts.ddl.unjoined
     if record is None:
         return []
     place, names = (cluster, facts.info.namespace, facts.info.id), set(record.never_joined)

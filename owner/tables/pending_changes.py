@@ -30,15 +30,14 @@ class PendingChanges:
         self.divided = frozenset(divided)
         self._version = facts.version
         self._facts = facts
-        self._read = {ts: _read(record, ts, before) for ts, record in sorted(facts.ddl.items())}
+        self._read = {record.ts: _read(record, before) for record in facts.pending_ddl}
         suspects = facts.tried_after_end.union(facts.suspects.tables if facts.suspects else ())
         special = suspects.union(facts.held)
         self._parts: list[tuple[_Read, _Parts, bool]] = []
         for read in self._read.values():
-            if read.pending:
-                is_plain = read.record.ts not in divided and read.pending.isdisjoint(special)
-                parts = read.whole if is_plain else tuple(_parts(read, facts, suspects, divided))
-                self._parts.append((read, parts, is_plain))
+            is_plain = read.record.ts not in divided and read.pending.isdisjoint(special)
+            parts = read.whole if is_plain else tuple(_parts(read, facts, suspects, divided))
+            self._parts.append((read, parts, is_plain))
 
     def holds_for(self, facts: "Facts", divided: Collection[Ts]) -> bool:
         """Return whether these are the changes of ``facts`` too."""
@@ -89,15 +88,6 @@ class PendingChanges:
             waiting |= read.pending
         return found
 
-    @cached_property
-    def superseded(self) -> Sequence[Ts]:
-        """Finished records, each of whose tables has a newer one: a table's newest tells the sync unit its schema."""
-        newest: dict[int, int] = {}
-        for ts, read in self._read.items():
-            newest.update(dict.fromkeys(read.tables, ts))
-        kept = set(newest.values())
-        return [Ts(ts) for ts, read in self._read.items() if not read.pending and ts not in kept]
-
 
 _Parts = tuple[tuple[Part, DdlRecord], ...]
 
@@ -107,7 +97,6 @@ class _Read:
     """A record, and what follows from it alone. ``wanted``: what the sink is asked for; ``whole``: that as one part."""
 
     record: DdlRecord
-    tables: frozenset[int]
     pending: frozenset[int]
     wanted: tuple[TableChange, ...]
     created: frozenset[int]
@@ -115,13 +104,13 @@ class _Read:
     whole: _Parts
 
 
-def _read(record: DdlRecord, ts: int, before: PendingChanges | None) -> _Read:
-    if before is not None and (known := before._read.get(ts)) is not None and known.record is record:
+def _read(record: DdlRecord, before: PendingChanges | None) -> _Read:
+    if before is not None and (known := before._read.get(record.ts)) is not None and known.record is record:
         return known
     pending = record.pending_ids
     wanted = tuple(change for change in record.alterations if change.table_id in pending)
     created = frozenset(change.table_id for change in record.alterations if _creates(change))
-    return _Read(record, record.table_ids, pending, wanted, created, bool(record.holds), _part(record, wanted))
+    return _Read(record, pending, wanted, created, bool(record.holds), _part(record, wanted))
 
 
 def _part(record: DdlRecord, changes: tuple[TableChange, ...]) -> _Parts:

@@ -197,7 +197,7 @@ class Resyncs:
         place = (self._cluster, facts.info.namespace, facts.info.id)
         passed = [
             record
-            for record in facts.ddl.values()
+            for record in facts.pending_ddl
             if record.ts <= table.start_ts
             and resync.table_id in record.pending_ids
             and all(change.table_id != resync.table_id for change in record.holds)
@@ -295,7 +295,7 @@ class Resyncs:
 
 def _is_going(facts: "Facts", table_id: int) -> bool:
     """Return whether its source has dropped it, and the sink has not."""
-    pending = (record for record in facts.ddl.values() if table_id in record.pending_ids)
+    pending = (record for record in facts.pending_ddl if table_id in record.pending_ids)
     changes = (change for record in pending for change in record.changes)
     return any(change.table_id == table_id and change.table is None for change in changes)
 
@@ -311,8 +311,9 @@ def _other_name(facts: "Facts", copied: TableRecord) -> str | None:
     """Return the table's name at the copy's position, by changes that the sink lacks, if it is not the copy's.
     What waits from before a lost position says nothing of the names after it."""
     name = copied.schema_name, copied.name
-    for ts, record in sorted(facts.ddl.items()):
-        if ts <= copied.start_ts and copied.table_id in record.pending_ids and copied.table_id not in facts.lost:
+    for record in facts.pending_ddl:
+        is_before = record.ts <= copied.start_ts
+        if is_before and copied.table_id in record.pending_ids and copied.table_id not in facts.lost:
             for change in record.changes:
                 if change.table_id == copied.table_id and change.table is not None:
                     name = change.table.schema_name, change.table.name

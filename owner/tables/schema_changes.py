@@ -122,7 +122,7 @@ class SchemaChanges:
                 changed |= {part.ts for step in steps if isinstance(step, Commit)}
                 effects += steps
         self._hold_not_followed(facts, pending, arrivals, now)
-        return effects or self._drop_old(facts, pending)
+        return effects or self._drop_old(facts)
 
     def next_at(self) -> float:
         """Return when the next step is due by time."""
@@ -237,7 +237,7 @@ class SchemaChanges:
         holds = [patches.delete(keys.HeldKey(*place, table)) for table in gone if table in facts.held]
         before = [
             record,
-            *(known for known in facts.ddl.values() if known.ts < part.ts and known.pending_ids & {*gone}),
+            *(known for known in facts.pending_ddl if known.ts < part.ts and known.pending_ids & {*gone}),
         ]
         return Commit(
             patches.group(
@@ -255,14 +255,15 @@ class SchemaChanges:
             )
         )
 
-    def _drop_old(self, facts: "Facts", pending: PendingChanges) -> list[Effect]:
+    def _drop_old(self, facts: "Facts") -> list[Effect]:
         """Remove records that are no longer needed: the log does not reach back to them."""
-        if facts.head is None or not pending.superseded:
+        superseded = facts.ddl.superseded
+        if facts.head is None or not superseded:
             return []
         waited = (held.ts for held in facts.held.values() if held.stage is not HoldStage.LOST)
         copied = (needed_ts(facts.resyncs.values()),)
         limit = min([facts.head.removed_ts, facts.status.checkpoint_ts, *waited, *copied])
-        old = [ts for ts in pending.superseded if ts <= limit]
+        old = [ts for ts in superseded if ts <= limit]
         place = (self._cluster, facts.info.namespace, facts.info.id)
         doomed = [patches.delete(keys.DdlKey(*place, ts)) for ts in old[:_DROPPED_AT_ONCE]]
         return [Commit(patches.group(doomed))] if doomed else []

@@ -132,7 +132,7 @@ class ReadBack:
         """Return whether the sink's rows have another schema than the source's."""
         membership = self._capture.membership
         feed = membership.state.changefeeds.get(id) if membership else None
-        return feed is None or any(held.table_id in record.pending_ids for record in feed.ddl.values())
+        return feed is None or any(held.table_id in record.pending_ids for record in feed.ddl.pending)
 
     async def _copy(self, id: ChangefeedId, tables: Sequence[HeldTable]) -> None:
         """Together: a changefeed begins again with the tables that it takes in, so that one by one none would flow
@@ -199,7 +199,7 @@ def _is_renamed(feed: ChangefeedState, held: HeldTable) -> bool:
     """Return whether its name at the source is another one by now, and it has not been copied."""
     if feed.resyncs[held.table_id].table is not None:
         return False
-    after = pending_tables(feed.ddl).get(held.table_id)
+    after = pending_tables(feed.ddl.pending).get(held.table_id)
     return after is not None and f"{after.schema_name}.{after.name}" != held.name
 
 

@@ -78,7 +78,7 @@ def of(feed: ChangefeedState, name: str, table_id: int | None = None) -> Readabl
         found,
         first_ts=_first_ts(unit, found, head),
         end_ts=min(head.resolved_ts, limit),
-        at_source=pending_tables(feed.ddl).get(found.table_id) or found,
+        at_source=pending_tables(feed.ddl.pending).get(found.table_id) or found,
         stopped=f"changes of {name} behind {limit} cannot be read: {reason}" if reason else "",
     )
 
@@ -92,7 +92,7 @@ def refuse_successor(feed: ChangefeedState, log: ReadableLog, name: str) -> None
     unit = feed.units.get(SOURCE)
     if _name(log.at_source) == name or unit is None:
         return
-    pending = pending_tables(feed.ddl)
+    pending = pending_tables(feed.ddl.pending)
     for table in unit.tables:
         if table.table_id != log.table.table_id and _name(pending.get(table.table_id) or table) == name:
             raise PositionGoneError(
@@ -105,7 +105,7 @@ def refuse_successor(feed: ChangefeedState, log: ReadableLog, name: str) -> None
 def _limit(feed: ChangefeedState, table_id: int) -> tuple[Ts, str]:
     """Return up to where the source can follow a table, and why not further. Changes that only the sink waits for do
     not hold up readers: they decode each change by the columns of its time."""
-    for _, record in sorted(feed.ddl.items()):
+    for record in feed.ddl.pending:
         for change in record.holds if table_id in record.pending_ids else ():
             if change.table_id == table_id:
                 return record.barrier_ts, change.reason
@@ -116,7 +116,7 @@ def _called(tables: Sequence[TableRecord], feed: ChangefeedState) -> TableRecord
     """Return which of the tables of one name has it at the source: another one may wait to be renamed, or dropped."""
     if len(tables) < 2:
         return next(iter(tables), None)
-    pending = pending_tables(feed.ddl)
+    pending = pending_tables(feed.ddl.pending)
 
     def has_lost_name(table: TableRecord) -> bool:
         after = pending.get(table.table_id, table)

@@ -36,7 +36,7 @@ def _new_spans(run: Run, facts: Facts) -> Iterator[tuple[int, str]]:
 
 def _schema_changes(run: Run, facts: Facts) -> Iterator[tuple[int, str]]:
     """Yield tables that wait at a schema change, with the first one."""
-    pending = [record for _, record in sorted(facts.ddl.items(), reverse=True) if record.pending_ids]
+    pending = facts.pending_ddl[::-1]
     at = _positions(run) if pending else {}
     for record in pending:
         trouble = run.schemas.trouble.get(record.ts)

@@ -1,6 +1,6 @@
 """Schema change records: what one transaction of the source changes of tables, for the owner and the sinks."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from functools import cached_property
 from typing import Self
@@ -100,12 +100,12 @@ class DdlRecord(Record):
         return self.with_(done=True, left=tuple(sorted(self.pending_ids.difference(tables))))
 
 
-def pending_tables(changes: Mapping[int, DdlRecord]) -> dict[int, TableRecord | None]:
+def pending_tables(changes: Iterable[DdlRecord]) -> dict[int, TableRecord | None]:
     """Return, by table id, what the pending changes make of the tables that they concern; None: it is dropped.
-    ``changes``: by Ts."""
+    ``changes``: in order."""
     return {
         change.table_id: change.table
-        for _, record in sorted(changes.items())
+        for record in changes
         for change in record.changes
         if change.table_id in record.pending_ids
     }

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from agent.control.runtime import FlushLimits, SpanPosition, changed_tables
+from agent.control.runtime import FlushLimits, SpanPosition
 from agent.flush.job import FlushContext, flush
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
@@ -188,7 +188,7 @@ def test_a_table_is_continued_from_what_it_records(state: ClusterState, tmp_path
         reader=LogReader(log),
         executor=Inline(),
     )
-    limits = FlushLimits(head, Barrier(), {}, {table.table_id: table}, changed_tables(feed.ddl.values()))
+    limits = FlushLimits(head, Barrier(), {}, {table.table_id: table}, feed.ddl.newest_done())
     at = SpanPosition(TableSpan(table.table_id), table, recorded, recorded)
     [flushed] = flush(context, [at], limits).spans
     assert flushed.error is None

@@ -21,6 +21,7 @@ from reactor.records.log_head import LogHead
 from reactor.records.schedules import LastDiff
 from reactor.records.subscription import Subscription, needed_ts
 from reactor.records.sync_point import SyncPoint
+from reactor.records.tables.change_index import ChangeIndex
 from reactor.records.tables.held import HeldTable, HoldOrigin
 from reactor.records.tables.partitioning import RepartitionUnderWay, TablePartitioning
 from reactor.records.tables.schema_change import DdlRecord
@@ -70,7 +71,7 @@ def test_every_record_of_a_changefeed_finds_its_place(state: ClusterState) -> No
     feed = state.changefeeds[FEED]
     assert (feed.info, feed.status) == (INFO, STATUS)
     assert feed.positions == {"a": TaskPosition()}
-    assert (feed.units, feed.heads, feed.ddl) == ({"s": unit}, {"s": LogHead(epoch=3)}, {9: ddl})
+    assert (feed.units, feed.heads, feed.ddl) == ({"s": unit}, {"s": LogHead(epoch=3)}, ChangeIndex({9: ddl}))
     assert feed.sync_points == {8: point}
     assert not state.broken
 

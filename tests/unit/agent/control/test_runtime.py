@@ -1,9 +1,10 @@
 """Runtime of a changefeed on a capture: its view of etcd bounds its flushes, whatever the owner has sent so far."""
 
-from agent.control.runtime import FlushLimits, changed_tables, held_tables
+from agent.control.runtime import FlushLimits, held_tables
 from reactor.ids import Ts
 from reactor.messages import Barrier
 from reactor.records.log_head import LogHead
+from reactor.records.tables.change_index import ChangeIndex
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.records.tables.table import TableRecord
 
@@ -17,7 +18,13 @@ NONE = Barrier()
 
 
 def limits(*ddl: DdlRecord, barrier: Barrier = NONE) -> FlushLimits:
-    return FlushLimits(LogHead(resolved_ts=Ts(100)), barrier, held_tables(ddl), {}, changed_tables(ddl))
+    return FlushLimits(
+        LogHead(resolved_ts=Ts(100)),
+        barrier,
+        held_tables(ddl),
+        {},
+        ChangeIndex({record.ts: record for record in ddl}).newest_done(),
+    )
 
 
 def test_a_table_is_held_right_before_its_first_change_that_waits() -> None:

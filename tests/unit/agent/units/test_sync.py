@@ -1,25 +1,30 @@
 """The sync unit: what ends it while it writes."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
+import pytest
 from anyio import to_thread
 
 from agent.log import attachments
 from agent.log.head import LogWriter
 from agent.log.head_store import MetaHeadStore
 from agent.log.storage import LogDirectory
-from agent.ports.source import Position
-from agent.rows.arena import LogChunk
+from agent.ports.source import OpenStream, Position, StreamRestart
+from agent.rows.arena import Arena, LogChunk
 from agent.units.sync import SyncUnit
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.keys import LogKey
+from reactor.keys import DdlKey, LogKey
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.store.memory import MemoryClient
 from tests.newest import newest_etcd
 from tests.patience import HANG_S
+
+DROP = SchemaChangeKind.DROP
 
 
 class Opened:
@@ -79,3 +84,40 @@ async def test_an_attachment_that_the_head_does_not_name_is_written_again_when_i
             if entry.name != writer.head.attachment:
                 directory.remove([entry.name])
     assert attachments.read(directory, writer.head.attachment).text == "two"
+
+
+async def test_schema_changes_that_are_found_are_not_kept(tmp_path: Path) -> None:
+    """A source may change its schema without end. The next connection is told what is stored then."""
+    key, nothing = LogKey("c", "default", ChangefeedId("feed"), "mysql"), cast("Any", None)
+    etcd, opened_with = newest_etcd(), list[list[Ts]]()
+
+    def open_stream(at: Position, arena: Arena, ddl: Sequence[DdlRecord]) -> OpenStream:
+        opened_with.append([record.ts for record in ddl])
+        raise StreamRestart("the test needs no stream")
+
+    streams = cast("Any", SimpleNamespace(open=open_stream))
+    writer = LogWriter(MetaHeadStore(MemoryClient(etcd), key), capture=CaptureId("a"))
+    directory = LogDirectory(str(tmp_path), changefeed="feed", source="mysql")
+    unit = SyncUnit(streams, Position(Ts(1)), writer=writer, directory=directory, needs=nothing)
+    proved = threading.Event()
+    proved.set()
+    await writer.take_over(Ts(1))
+    with pytest.raises(StreamRestart):
+        await unit._session()
+
+    async def append(ts: int, *changes: int) -> None:
+        ddl = tuple(DdlRecord(ts=Ts(at), changes=(TableChange(kind=DROP, table_id=at),)) for at in changes)
+        cut = LogChunk(None, 0, [], Ts(ts), Ts(ts), Ts(ts), 0.0, is_complete=True, ddl=ddl)
+        await unit._append(cut, nothing, cast("Any", Opened(proved)))
+
+    for ts in range(10, 510, 10):
+        await append(ts, ts)
+        assert len(unit._found) <= 2
+    revision = etcd.revision
+    await append(500, 500)
+    assert etcd.revision == revision, "what is stored is not stored again"
+    await MemoryClient(etcd).delete(str(DdlKey("c", "default", ChangefeedId("feed"), Ts(10))))
+    for _ in range(2):
+        with pytest.raises(StreamRestart):
+            await unit._session()
+    assert opened_with == [[], *[list(range(20, 510, 10))] * 2]

@@ -359,7 +359,8 @@ def test_a_table_that_could_not_be_followed_begins_again_when_it_joins() -> None
     cluster.ask(moving((NEW.schema_name, NEW.name)))
     cluster.step(8)
     feed = cluster.state.changefeeds[FEED]
-    assert (feed.held, feed.ddl) == ({}, {})
+    assert not feed.held
+    assert not feed.ddl
 
 
 def test_a_table_that_could_not_be_followed_stays_held_when_another_one_of_its_first_name_joins() -> None:
@@ -377,7 +378,8 @@ def test_a_table_that_could_not_be_followed_stays_held_when_another_one_of_its_f
     cluster.ask(replace(moving((NEW.schema_name, NEW.name), (NEW.schema_name, "renamed")), job_id="both"))
     cluster.step(8)
     feed = cluster.state.changefeeds[FEED]
-    assert (feed.held, feed.ddl) == ({}, {})
+    assert not feed.held
+    assert not feed.ddl
 
 
 def test_a_table_joins_when_the_one_that_had_its_name_has_left() -> None:

@@ -18,6 +18,7 @@ from reactor import keys
 from reactor.ids import TableSpan, Ts
 from reactor.questions import Answered
 from reactor.records.changefeed import ChangefeedStatus, FeedState, RunningError, Unit, UnitRecord, UnitStage
+from reactor.records.tables.change_index import ChangeIndex
 from reactor.records.tables.partitioning import TablePartitioning
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.records.tables.table import TableRecord
@@ -375,7 +376,7 @@ def round_s(tables: tuple[TableRecord, ...], ddl: Iterable[DdlRecord], at: int) 
     """Return the processor time of a round in which ``tables`` are at ``at``, and of the next one."""
     unit = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=tables)
     status = ChangefeedStatus(checkpoint_ts=Ts(at))
-    facts = Facts(info(), status, unit, None, ddl={record.ts: record for record in ddl})
+    facts = Facts(info(), status, unit, None, ddl=ChangeIndex({record.ts: record for record in ddl}))
     spans = [SpanPosition(TableSpan(table.table_id), Ts(at)) for table in tables]
     changes, begun = SchemaChanges(cluster=CLUSTER, wall_offset_s=0.0), process_time()
     asked = changes.tick(facts, lambda: spans, 1.0)

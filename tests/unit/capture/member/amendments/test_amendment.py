@@ -49,6 +49,7 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.records.log_head import LogHead
+from reactor.records.tables.change_index import ChangeIndex
 from reactor.records.tables.held import HeldTable, HoldOrigin
 from reactor.records.tables.partitioning import TablePartitioning
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
@@ -448,7 +449,7 @@ class Records:
         await anyio.lowlevel.checkpoint()
         try:
             ddl: dict[int, DdlRecord] = {record.ts: record for record in self.pending()}
-            after = updated(Facts(self.info, ChangefeedStatus(), self.unit, None, ddl=ddl), job)
+            after = updated(Facts(self.info, ChangefeedStatus(), self.unit, None, ddl=ChangeIndex(ddl)), job)
         except owner.errors.StaleRequestError as error:
             raise StaleRequestError(str(error)) from None
         kept = tuple(table for table in self.unit.tables if table.table_id not in job.leaving)
