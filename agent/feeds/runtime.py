@@ -331,13 +331,12 @@ class ChangefeedRuntime:
         await records.write(running.with_(stage=UnitStage.FINISHED))
 
     async def _sync(self, order: StartUnit, on_progress: Progress) -> None:
-        records, source = self._records(order.source), self._feed.open_source()
+        records, source, feed = self._records(order.source), self._feed.open_source(), self._feed
         before = await records.read()
         if before is None:
             before = await self._begin_without_dump(order, source, on_progress)
         running = before.with_(unit=Unit.SYNC, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
-        feed = self._feed
         log_key = keys.LogKey(feed.cluster, feed.namespace, feed.id, order.source)
         attempts_key = keys.StreamAttemptKey(feed.cluster, feed.namespace, feed.id, order.source)
         if running.needs_position:
@@ -354,6 +353,7 @@ class ChangefeedRuntime:
             writer=LogWriter(store, capture=self._capture, epoch_floor=feed.created),
             directory=feed.log_directory(order.source),
             needs=self._needs,
+            tables=(table.table_id for table in running.tables),
             attempts=StreamAttempts(self._client, attempts_key, self._capture, feed.epoch, feed.guard),
             next_quiet_at=self._quiet.next_at,
         )

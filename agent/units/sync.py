@@ -10,7 +10,7 @@ Positions are acknowledged to the server only after the log's head has moved pas
 
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -41,7 +41,7 @@ from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import Ts
 from reactor.records.log_head import LogHead
-from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 
 #: errors of the source as a whole that an administrator cures there (a changed password, a locked role): retried until
 #: the source can be read again, and reading continues exactly at the log's position
@@ -66,8 +66,9 @@ class SyncStatistics:
 
 
 class SyncUnit:
-    """``start`` applies only if the log has no head yet. ``needs`` returns which part of the log is still needed,
-    ``next_quiet_at`` when the head of an idle log moves (``agent.log.quiet``)."""
+    """``start`` applies only if the log has no head yet. ``tables``: ids of those that ``streams`` was given. ``needs``
+    returns which part of the log is still needed, ``next_quiet_at`` when the head of an idle log moves
+    (``agent.log.quiet``)."""
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class SyncUnit:
         writer: LogWriter,
         directory: LogDirectory,
         needs: Callable[[], Needs],
+        tables: Iterable[int] = (),
         settings: SyncSettings | None = None,
         attempts: StreamAttempts | None = None,
         next_quiet_at: Callable[[float, float], float] = operator.add,
@@ -89,6 +91,9 @@ class SyncUnit:
         self._settings = settings or SyncSettings()
         self._attempts = attempts
         self._next_quiet_at = next_quiet_at
+        self._tables = frozenset(tables)
+        #: those of them that were dropped since
+        self._dropped: set[int] = set()
         #: the schema changes that were stored when this connection began. Those that it finds are not kept, only read
         #: again for the next one: a source may change its schema without end
         self._ddl: Sequence[DdlRecord] = ()
@@ -164,8 +169,7 @@ class SyncUnit:
     async def _session(self) -> None:
         """Run one connection until it ends with an error or ``StreamRestart``."""
         if self._is_ddl_stale:
-            self._ddl, self._found, self._is_ddl_stale = await self._writer.read_ddl(), set(), False
-            self._stored = frozenset(record.ts for record in self._ddl)
+            self._take_ddl(await self._writer.read_ddl())
         with closing(ArenaPool(self._settings.arenas, self._settings.segment_bytes)) as pool:
             opened = await anyio.to_thread.run_sync(self._open, pool)
             try:
@@ -257,9 +261,24 @@ class SyncUnit:
             await self._append_segment(cut, written, attachment, ddl)
         if self._writer.head.attachment == attachment.name:  # else its file may be removed
             self._attachment = attachment
+        self._note_dropped(ddl)
         for record in ddl:
             self._found.add(record.ts)
             _log.info("the schema has changed", ts=record.ts, changes=[change.kind.value for change in record.changes])
+
+    def _take_ddl(self, stored: Sequence[DdlRecord]) -> None:
+        """Take over what is stored. The record of a dropped table is removed when the log does not reach back to it,
+        and the streams would take the table for one that exists."""
+        self._note_dropped(stored)
+        forgotten = self._dropped.difference(*(record.table_ids for record in stored))
+        drops = tuple(TableChange(kind=SchemaChangeKind.DROP, table_id=table) for table in sorted(forgotten))
+        self._ddl = [DdlRecord(ts=Ts(1), changes=drops), *stored] if drops else stored
+        self._stored, self._found = frozenset(record.ts for record in stored), set()
+        self._is_ddl_stale = False
+
+    def _note_dropped(self, ddl: Iterable[DdlRecord]) -> None:
+        for record in ddl:
+            self._dropped |= record.dropped_ids & self._tables
 
     def _new_ddl(self, cut: LogChunk) -> list[DdlRecord]:
         """Return the chunk's schema changes that are not stored. Nothing comes again that is behind the head."""

@@ -122,7 +122,7 @@ class SchemaChanges:
                 changed |= {part.ts for step in steps if isinstance(step, Commit)}
                 effects += steps
         self._hold_not_followed(facts, pending, arrivals, now)
-        return effects or self._drop_old(facts)
+        return effects or self._drop_old(facts, positions)
 
     def next_at(self) -> float:
         """Return when the next step is due by time."""
@@ -255,15 +255,20 @@ class SchemaChanges:
             )
         )
 
-    def _drop_old(self, facts: "Facts") -> list[Effect]:
+    def _drop_old(self, facts: "Facts", positions: Callable[[], Iterable[SpanPosition]]) -> list[Effect]:
         """Remove records that are no longer needed: the log does not reach back to them."""
-        superseded = facts.ddl.superseded
-        if facts.head is None or not superseded:
+        obsolete = facts.ddl.obsolete
+        if facts.head is None or not obsolete:
             return []
         waited = (held.ts for held in facts.held.values() if held.stage is not HoldStage.LOST)
         copied = (needed_ts(facts.resyncs.values()),)
         limit = min([facts.head.removed_ts, facts.status.checkpoint_ts, *waited, *copied])
-        old = [ts for ts in superseded if ts <= limit]
+        old = [ts for ts in obsolete if ts <= limit]
+        if not old:
+            return []
+        # whoever still has a span of a dropped table has to know that it was dropped
+        lingering = {at.span.table_id for at in positions()}.difference(facts.table_ids)
+        old = [ts for ts in old if lingering.isdisjoint(facts.ddl[ts].dropped_ids)]
         place = (self._cluster, facts.info.namespace, facts.info.id)
         doomed = [patches.delete(keys.DdlKey(*place, ts)) for ts in old[:_DROPPED_AT_ONCE]]
         return [Commit(patches.group(doomed))] if doomed else []

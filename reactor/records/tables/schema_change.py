@@ -81,6 +81,12 @@ class DdlRecord(Record):
         return frozenset(self.left) if self.done else self.table_ids
 
     @cached_property
+    def dropped_ids(self) -> frozenset[int]:
+        """The tables that do not exist behind it."""
+        last = {change.table_id: change for change in self.changes}
+        return frozenset(id for id, change in last.items() if change.kind is SchemaChangeKind.DROP)
+
+    @cached_property
     def holds(self) -> tuple[TableChange, ...]:
         """The tables that the source cannot follow from here on."""
         return tuple(change for change in self.changes if change.is_hold)

@@ -89,16 +89,17 @@ async def test_an_attachment_that_the_head_does_not_name_is_written_again_when_i
 async def test_schema_changes_that_are_found_are_not_kept(tmp_path: Path) -> None:
     """A source may change its schema without end. The next connection is told what is stored then."""
     key, nothing = LogKey("c", "default", ChangefeedId("feed"), "mysql"), cast("Any", None)
-    etcd, opened_with = newest_etcd(), list[list[Ts]]()
+    etcd, opened_with = newest_etcd(), list[Sequence[DdlRecord]]()
 
     def open_stream(at: Position, arena: Arena, ddl: Sequence[DdlRecord]) -> OpenStream:
-        opened_with.append([record.ts for record in ddl])
+        opened_with.append(ddl)
         raise StreamRestart("the test needs no stream")
 
     streams = cast("Any", SimpleNamespace(open=open_stream))
     writer = LogWriter(MetaHeadStore(MemoryClient(etcd), key), capture=CaptureId("a"))
     directory = LogDirectory(str(tmp_path), changefeed="feed", source="mysql")
-    unit = SyncUnit(streams, Position(Ts(1)), writer=writer, directory=directory, needs=nothing)
+    tables = (10, 20, 999)
+    unit = SyncUnit(streams, Position(Ts(1)), writer=writer, directory=directory, needs=nothing, tables=tables)
     proved = threading.Event()
     proved.set()
     await writer.take_over(Ts(1))
@@ -120,4 +121,5 @@ async def test_schema_changes_that_are_found_are_not_kept(tmp_path: Path) -> Non
     for _ in range(2):
         with pytest.raises(StreamRestart):
             await unit._session()
-    assert opened_with == [[], *[list(range(20, 510, 10))] * 2]
+    assert [[record.ts for record in ddl] for ddl in opened_with] == [[], *[[1, *range(20, 510, 10)]] * 2]
+    assert opened_with[-1][0].dropped_ids == {10}, "a table is not taken for one that exists"

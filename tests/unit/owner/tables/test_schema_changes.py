@@ -229,6 +229,22 @@ def test_records_go_when_nobody_can_ask_for_them() -> None:
     assert sorted(cluster.state.changefeeds[FEED].ddl) == [310, 320]
 
 
+def test_the_records_of_a_dropped_table_go_too() -> None:
+    """Each table that was ever dropped left its last record in etcd for good."""
+    cluster = running("a")
+    for ts, change in ((300, alter(T1)), (310, drop(T1)), (320, alter(T2))):
+        cluster.change_schema(record(ts, change))
+    for _ in range(12):
+        cluster.step()
+        cluster.jobs += [applied(ts) for ts in asked(cluster)]
+    assert sorted(cluster.state.changefeeds[FEED].ddl) == [300, 310, 320]
+    for removed_ts, left in ((305, [310, 320]), (350, [320])):
+        head = cluster.state.changefeeds[FEED].heads["main"].with_(removed_ts=Ts(removed_ts))
+        cluster.put(keys.LogKey(CLUSTER, NAMESPACE, FEED, "main"), head)
+        cluster.step(3)
+        assert sorted(cluster.state.changefeeds[FEED].ddl) == left
+
+
 def test_a_changefeed_is_not_rewound_over_a_schema_change() -> None:
     cluster = running("a")
     cluster.change_schema(record(300, alter(name="other")))

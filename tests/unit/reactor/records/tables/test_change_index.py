@@ -30,8 +30,15 @@ def newest_done(records: dict[int, DdlRecord]) -> dict[int, tuple[int, TableChan
     return found
 
 
-def superseded(records: dict[int, DdlRecord]) -> tuple[int, ...]:
+def obsolete(records: dict[int, DdlRecord]) -> tuple[int, ...]:
     last = {table: ts for ts, record in sorted(records.items()) for table in record.table_ids}
+    for table in list(last):
+        changes = [
+            change for _, record in sorted(records.items()) for change in record.changes if change.table_id == table
+        ]
+        is_alone = sum(table in record.table_ids for record in records.values()) == 1
+        if changes[-1].kind is SchemaChangeKind.DROP and is_alone:
+            del last[table]
     return tuple(ts for ts, record in sorted(records.items()) if not record.pending_ids and ts not in last.values())
 
 
@@ -48,7 +55,7 @@ def test_it_says_what_a_pass_over_all_says(history: list[tuple[int, DdlRecord | 
         assert index == model
         assert index.pending == tuple(record for _, record in sorted(model.items()) if record.pending_ids)
         assert index.unjoined == next((one for _, one in sorted(model.items()) if one.never_joined), None)
-        assert index.superseded == superseded(model)
+        assert index.obsolete == obsolete(model)
         assert index.newest_done() == newest_done(model)
 
 
