@@ -15,7 +15,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, BinaryIO
 
 import structlog
@@ -101,13 +101,16 @@ class FurthestRecords:
         for position in positions:
             self._put(position.span, position.committed_ts)
 
-    def save(self, *, is_last: bool = False) -> None:
-        """Write the file if it is due, or if this is the last call and something has changed; blocking."""
+    def save(self, tables: Container[int] | None = None, *, is_last: bool = False) -> None:
+        """Write the file if it is due, or if this is the last call and something has changed; blocking. ``tables``:
+        those that the changefeed has; what was seen of others is forgotten. None: not known."""
         with self._lock:
             is_due = is_last or time.monotonic() - self._saved_at >= self._pause_s
             if not self._is_changed or not is_due:
                 return
             self._saved_at, self._is_changed = time.monotonic(), False
+            for span in [span for span in list(self._seen) if tables is not None and span.table_id not in tables]:
+                self._seen.pop(span, None)
             seen = [[span.table_id, span.start, span.end, ts] for span, ts in list(self._seen.items())]
             text = json.dumps({"of": self._key, "records": seen}, separators=(",", ":"))
             try:

@@ -193,7 +193,7 @@ class ChangefeedRuntime:
         def run(deadline: Deadline) -> Flushed:
             flushed = job.flush(self._context, positions, limits, together, deadline=deadline, at_once=self._at_once)
             self._furthest.note(span.position for span in flushed.spans)
-            self._furthest.save()
+            self._furthest.save(limits.tables or None)
             return flushed
 
         is_trial = not together and limits.is_trial(at.table.table_id for at in positions)
