@@ -1,17 +1,20 @@
-"""Care of tables: what a process does beside its flushes, as metrics.
+"""Care of tables: what a process does beside its flushes, as metrics, and whose turn it remembers.
 
 They are made with the first round: executors, which care for no table, need not have their library.
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge, Histogram
 
+#: tables whose turns are remembered; others wait as new ones do
+_TURNS_MAX: Final = 50_000
 _SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -33,6 +36,13 @@ def _metrics() -> _Metrics:
         Counter("weir_maintenance_files", "files by what maintenance did with them", ["format", "what"]),
         Gauge("weir_maintenance_done_time_seconds", "when a round last ended well, Unix seconds", ["format"]),
     )
+
+
+def keep_newest(turns: OrderedDict[str, Any], table: str) -> None:
+    """Count ``table`` as the one written last, and forget those that were not written for the longest time."""
+    turns.move_to_end(table)
+    while len(turns) > _TURNS_MAX:
+        turns.popitem(last=False)
 
 
 @contextmanager

@@ -45,6 +45,8 @@ from reactor.ids import Ts
 from reactor.records.tables.schema_change import DdlRecord
 from reactor.records.tables.table import TableRecord
 
+#: more than tables join at one position, each at a Ts of its own
+_NEAR: Final = 1 << 16
 #: named as in event filters
 _RENAME: Final = ("rename table",)
 
@@ -246,7 +248,8 @@ class Joiner:
         self._joining.restart()
         created = (change.table for record in cut.ddl for change in record.changes if change.table is not None)
         self._joining.leave_out((table.schema_name, table.name) for table in created)
-        self._taken.update(record.ts for record in cut.ddl)
+        taken = self._taken.union(record.ts for record in cut.ddl)
+        self._taken = {ts for ts in taken if ts > cut.resolved_ts - _NEAR}
         if not self._joining.is_due() or not cut.is_complete:
             return cut
         reading = self._read(SourcePosition.from_json(cut.position))

@@ -13,6 +13,7 @@ import re
 import threading
 import time
 import zlib
+from collections import OrderedDict
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -76,7 +77,8 @@ class _Turn:
     checkpoint_every: int = _CHECKPOINT_EVERY
 
 
-_turns: dict[str, _Turn] = {}
+#: by location, the one that was written last at the end
+_turns: OrderedDict[str, _Turn] = OrderedDict()
 _lock, _busy = threading.Lock(), threading.Lock()
 
 
@@ -86,6 +88,7 @@ def begin_if_due(place: TablePlace, *, retention_s: int) -> threading.Thread | N
     now = time.monotonic()
     with _lock:
         turn = _turns.setdefault(place.location, _Turn(now, now, _first_count(place)))
+        care.keep_newest(_turns, place.location)
         turn.commits += 1
         compact = now - turn.compacted_s > _COMPACT_EVERY_S
         vacuum = now - turn.vacuumed_s > min(_VACUUM_EVERY_S, max(retention_s, _COMPACT_EVERY_S))

@@ -5,6 +5,7 @@ tried again later. Rows and records do not change, and a flush that meets it win
 """
 
 import time
+from collections import OrderedDict
 from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import Final
@@ -39,7 +40,8 @@ class _Turn:
     commits: int = 0
 
 
-_turns: dict[str, _Turn] = {}
+#: by table, the one that was written last at the end
+_turns: OrderedDict[str, _Turn] = OrderedDict()
 _lock = Lock()
 _busy = Lock()
 
@@ -49,6 +51,7 @@ def begin_if_due(place: TablePlace, *, retention_s: int) -> Thread | None:
     now = time.monotonic()
     with _lock:
         turn = _turns.setdefault(str(place), _Turn(now, now))
+        care.keep_newest(_turns, str(place))
         turn.commits += 1
         if turn.commits < _COMMITS or not _busy.acquire(blocking=False):
             return None
