@@ -1,8 +1,9 @@
 """Connection: one connection to PostgreSQL, from a URI to a raw socket after the handshake.
 
-pg8000 performs the handshake (TLS, md5, SCRAM); from then on this module speaks the simple query protocol itself and
-never reads beyond the current message. So code that starts a COPY (the block reader of the replication stream, the
-snapshot reader) finds the socket exactly at the first message of the copy, with no data buffered in between.
+pg8000 performs the handshake (md5, SCRAM), over TLS that is set up here; from then on this module speaks the simple
+query protocol itself and never reads beyond the current message. So code that starts a COPY (the block reader of the
+replication stream, the snapshot reader) finds the socket exactly at the first message of the copy, with no data
+buffered in between.
 
 Every failure is raised as one line of ``agent.errors``: cause, then cure, and never with a password.
 ``agent.sources.postgres.server.uri`` parses the URI; ``agent.sources.postgres.server.refusals`` translates the server's
@@ -234,9 +235,9 @@ def connect(source: str | Target, *, replication: bool = False) -> Connection:
     context = _tls_context(target)
     raw = _open_socket(target)
     try:
-        if target.sslmode == "prefer" and not target.socket_directory:
-            raw = _encrypted_if_possible(raw, target)
-        core = _shake_hands(raw, target, context, replication=replication)
+        if context is not None:
+            raw = _encrypted(raw, target, context)
+        core = _shake_hands(raw, target, replication=replication)
     except BaseException:
         raw.close()
         raise
@@ -268,9 +269,7 @@ def catalog_session(source: str | Target) -> Connection:
     return connection
 
 
-def _shake_hands(
-    raw: socket.socket, target: Target, context: ssl.SSLContext | bool, *, replication: bool
-) -> CoreConnection:
+def _shake_hands(raw: socket.socket, target: Target, *, replication: bool) -> CoreConnection:
     core = _BoundCore if target.channel_binding == "require" else _Core
     try:
         return core(
@@ -278,7 +277,7 @@ def _shake_hands(
             host=target.host,
             database=target.database,
             password=target.password or "",
-            ssl_context=context,
+            ssl_context=False,
             application_name=target.application_name,
             replication="database" if replication else None,
             startup_params=dict(STREAM_SESSION if replication else SESSION),
@@ -304,13 +303,21 @@ def _foreign(target: Target) -> SourceUnreachableError:
     return SourceUnreachableError(f"{target} answers what PostgreSQL does not; check that it listens there")
 
 
-def _encrypted_if_possible(raw: socket.socket, target: Target) -> socket.socket:
-    """Ask for TLS as pg8000 would, whose context reads all authorities of the system and then verifies nothing."""
+def _encrypted(raw: socket.socket, target: Target, context: ssl.SSLContext) -> socket.socket:
+    """Ask for TLS, which ``prefer`` can do without. Done here, not by pg8000, the socket is ours to close whatever the
+    server says next."""
     try:
         raw.sendall(_SSL_REQUEST)
-        return unverified().wrap_socket(raw, server_hostname=target.host) if raw.recv(1) == b"S" else raw
+        answer = raw.recv(1)
+        if answer == b"S":
+            return context.wrap_socket(raw, server_hostname=target.host)
     except OSError as error:
         raise _handshake_failure(error, target) from error
+    if target.sslmode == "prefer":
+        return raw
+    if answer == b"N":
+        raise SourceConfigError(f"{target} does not speak TLS; turn ssl on there or use sslmode=disable")
+    raise _handshake_failure(ConnectionResetError(), target)
 
 
 def _handshake_failure(error: BaseException, target: Target) -> SourceError:
@@ -327,8 +334,6 @@ def _handshake_failure(error: BaseException, target: Target) -> SourceError:
         link = link.__context__
     if failure is not None:
         return handshake_refusal(failure, target, TLS_NAMES, "sslmode")
-    if "refuses SSL" in str(error):
-        return SourceConfigError(f"{target} does not speak TLS; turn ssl on there or use sslmode=disable")
     if "not supported" in str(error):
         return SourceAuthError(
             f"{target} asks for an authentication method Weir lacks; use scram-sha-256 in pg_hba.conf"
@@ -361,14 +366,14 @@ def _open_socket(target: Target) -> socket.socket:
     return raw
 
 
-def _tls_context(target: Target) -> ssl.SSLContext | bool:
-    """Return pg8000's setting: a context for TLS, or False where it is not to ask for it (any more)."""
-    if target.sslmode in ("disable", "prefer") or target.socket_directory:
-        return False
-    if target.sslmode == "require" and not target.tls.certificate:
+def _tls_context(target: Target) -> ssl.SSLContext | None:
+    """Return the context for TLS; None where none is asked for."""
+    if target.sslmode == "disable" or target.socket_directory:
+        return None
+    is_verified = target.sslmode.startswith("verify")
+    if not is_verified and not target.tls.certificate:
         return unverified()
-    is_verified, checks_host = target.sslmode != "require", target.sslmode == "verify-full"
-    return make_context(target.tls, TLS_NAMES, is_verified=is_verified, checks_host=checks_host)
+    return make_context(target.tls, TLS_NAMES, is_verified=is_verified, checks_host=target.sslmode == "verify-full")
 
 
 def _release(core: CoreConnection) -> None:
