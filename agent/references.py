@@ -18,7 +18,7 @@ def reference_in(value: str) -> tuple[str, str]:
 
 def is_pem(value: str) -> bool:
     """Return whether an option's value is a certificate or key itself, and no path of one."""
-    return "-----BEGIN " in value
+    return "-----BEGIN" in value
 
 
 def is_local(option: str, value: str) -> bool:

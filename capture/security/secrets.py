@@ -14,6 +14,7 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from agent.references import is_pem
 from capture.errors import CaptureFaultError, ConfigError
 from capture.security import key_file
 from capture.security.reach import LookUp, look_up_freely
@@ -54,7 +55,7 @@ def _shown_parameter(parameter: str) -> str:
     plain = unquote(value)
     if _REFERENCE.fullmatch(plain):
         return parameter
-    is_secret = _SECRET_PARAMETER.search(unquote(name)) or mask(plain) != plain
+    is_secret = _SECRET_PARAMETER.search(unquote(name)) or is_pem(plain) or mask(plain) != plain
     return f"{name}{equals}{MASK}" if equals and value and is_secret else parameter
 
 
@@ -73,7 +74,8 @@ def _masked_word(match: re.Match[str]) -> str:
 
 
 def _masked_parameter(match: re.Match[str]) -> str:
-    is_secret = _SECRET_PARAMETER.search(unquote(match[2])) and not _REFERENCE.match(unquote(match[3]))
+    name, value = unquote(match[2]), unquote(match[3])
+    is_secret = is_pem(value) or (_SECRET_PARAMETER.search(name) and not _REFERENCE.match(value))
     return f"{match[1]}{MASK}" if is_secret else match[0]
 
 

@@ -34,7 +34,7 @@ class TlsMaterial:
     """
 
     authority: str = ""
-    certificate: str = ""
+    certificate: str = field(default="", repr=False)
     key: str = field(default="", repr=False)
 
     def refuse_unusable(self, names: TlsNames, *, is_encrypted: bool, cure: str) -> None:
@@ -107,9 +107,9 @@ def _present(context: ssl.SSLContext, material: TlsMaterial, names: TlsNames) ->
             load_pair(context, certificate, key or None)
     except (OSError, ValueError) as error:
         cause = words_of(error) if isinstance(error, ssl.SSLError) else getattr(error, "strerror", "") or "no path"
-        key = f" with {names.key} {_shown(material.key)}" if material.key else ""
+        beside = f" with {names.key} {_shown(material.key)}" if material.key else ""
         raise SourceConfigError(
-            f"{names.certificate} {_shown(material.certificate)}{key} cannot be used ({cause.lower()}); "
+            f"{names.certificate} {_shown(material.certificate)}{beside} cannot be used ({cause.lower()}); "
             "name PEM files of a certificate and its key"
         ) from error
 

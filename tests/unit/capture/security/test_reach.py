@@ -10,7 +10,7 @@ from agent.sources.postgres.server.uri import parse_uri
 from capture.config import load_server_settings
 from capture.errors import ConfigError
 from capture.security.reach import Reach
-from capture.security.secrets import mask_uri, resolve
+from capture.security.secrets import mask, mask_uri, resolve
 
 
 def reach(directory: Path, **settings: object) -> Reach:
@@ -241,7 +241,9 @@ def test_a_certificates_file_counts_as_a_reference(files: Path, option: str) -> 
             one.check(source=f"{scheme}://u@h/d?{option}={name}")
     text = quote("-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\n")
     one.check(source=f"{scheme}://u@h/d?{option}={text}")
-    assert "MIIE" not in mask_uri(f"{scheme}://u@h/d?ssl-key={text}")
+    for shown in (mask_uri, mask):
+        assert "MIIE" not in shown(f"{scheme}://u@h/d?{option}={text}")
+        assert "MIIE" not in shown(f"{scheme}://u@h/d?{option}={text.replace('%20', '+')}&sslmode=require")
 
 
 def test_a_reference_to_a_key_is_resolved_to_its_text(files: Path) -> None:
