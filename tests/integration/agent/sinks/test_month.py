@@ -1,5 +1,6 @@
 """A table after many commits, with its care on a patched clock: as few files and bytes as if it was written again."""
 
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from benchmarks.lake import month
 @pytest.fixture(autouse=True)
 def turns_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the real clock they would be in the future."""
-    monkeypatch.setattr(delta_upkeep, "_turns", {})
-    monkeypatch.setattr(iceberg_upkeep, "_turns", {})
+    monkeypatch.setattr(delta_upkeep, "_turns", OrderedDict())
+    monkeypatch.setattr(iceberg_upkeep, "_turns", OrderedDict())
 
 
 @pytest.mark.matrix

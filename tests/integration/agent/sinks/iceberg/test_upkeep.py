@@ -1,6 +1,7 @@
 """Upkeep of Iceberg tables beside flushes: rows, records and readers of changes do not notice it."""
 
 import os
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,7 @@ def test_a_directory_elsewhere_is_not_the_tables(tmp_path: Path) -> None:
 
 
 def test_it_begins_after_some_commits(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_turns", {})
+    monkeypatch.setattr(upkeep, "_turns", OrderedDict())
     monkeypatch.setattr(upkeep, "_COMPACT_EVERY_S", -1.0)
     monkeypatch.setattr(upkeep, "_PLAN", Plan(1 << 20, files_min=2))
     began = [upkeep.begin_if_due(place_of(bed, TABLE), retention_s=0) for _ in range(upkeep._COMMITS)]
@@ -207,7 +208,7 @@ def test_it_begins_after_some_commits(bed: Bed, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_table_that_is_gone_fails_no_flush(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     place = place_of(bed, TABLE)
-    monkeypatch.setattr(upkeep, "_turns", {})
+    monkeypatch.setattr(upkeep, "_turns", OrderedDict())
     monkeypatch.setattr(upkeep, "_COMMITS", 1)
     monkeypatch.setattr(upkeep, "_COMPACT_EVERY_S", -1.0)
     thread = upkeep.begin_if_due(TablePlace(place.lake, place.namespace, "missing"), retention_s=0)
