@@ -85,9 +85,7 @@ class SubscriptionService:
                 "take another name, or close it first"
             )
         if stored is None and len(self._feed(changefeed_id).subscriptions) >= _COUNT_MAX:
-            raise JobRefusedError(
-                f"changefeed {changefeed_id} has {_COUNT_MAX} subscriptions; close some that nobody uses"
-            )
+            await self._make_room(membership, log.info)
         ts = _begin(log, asked, stored)
         log.check(ts)
         schema = await self._capture.data_plane.table_schema(log.info, log.at_source)
@@ -105,6 +103,23 @@ class SubscriptionService:
         return OpenedSubscription(
             name=asked.name, table=log.name, ts=ts, session=opened.session, columns=schema.to_json()
         )
+
+    async def _make_room(self, membership: PresentMembership, info: ChangefeedInfo) -> None:
+        """Close the subscription that expired first: a reader may end without a word, and each run have another name.
+
+        :raises JobRefusedError: all are in use.
+        """
+        known = self._feed(info.id).subscriptions.values()
+        expired = [one for one in known if one.expires_at <= time.time()]
+        for one in sorted(expired, key=lambda one: one.expires_at):
+            key = str(self._key(info, one.name))
+            as_seen = Compare(key, Target.MOD_REVISION, membership.state.raw[key].mod_revision)
+            done = await membership.client.txn([as_seen], [Delete(key)])
+            await _see(membership, done.revision)
+            if done.succeeded:
+                _log.info("an expired subscription is closed", changefeed=info.id, name=one.name, table=one.table)
+                return
+        raise JobRefusedError(f"changefeed {info.id} has {_COUNT_MAX} subscriptions; close some that nobody uses")
 
     async def list(self, changefeed_id: str) -> builtins.list[SubscriptionView]:
         found = self._feed(changefeed_id).subscriptions

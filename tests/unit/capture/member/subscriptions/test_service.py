@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from agent.rows.batches import SegmentRef
@@ -12,11 +13,13 @@ from agent.rows.schema import TableSchema
 from capture.api.subscriptions import AdvanceAsked, Begin, LogAsked, LogPart, SubscriptionAsked
 from capture.errors import (
     ChangefeedNotFoundError,
+    JobRefusedError,
     PositionGoneError,
     SubscriptionNotFoundError,
     TableNotFoundError,
 )
 from capture.member.services import LogRead
+from capture.member.subscriptions import service
 from capture.member.subscriptions.service import SubscriptionService
 from reactor import keys
 from reactor.errors import FormatError, NotOwnerError, OwnerNotFoundError
@@ -424,3 +427,37 @@ async def test_requests_renew_a_position_in_time(bed: Bed) -> None:
     await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=400))
     found = Subscription.decode(bed.state.raw[str(key)].value, key=str(key))
     assert found.expires_at > worn.expires_at
+
+
+async def test_a_new_reader_takes_the_place_of_one_that_has_expired(bed: Bed, monkeypatch: Any) -> None:
+    """Two hundred readers that ended without a word kept everybody out until somebody closed them by hand."""
+    monkeypatch.setattr(service, "_COUNT_MAX", 3)
+    now = [1_000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    for name, seconds in (("a", 300), ("b", 100), ("c", 200)):
+        await bed.open(name=name, expires_seconds=seconds)
+    with pytest.raises(JobRefusedError, match="has 3 subscriptions; close some"):
+        await bed.open(name="d")
+    now[0] += 250
+    assert (await bed.open(name="c")).name == "c", "an expired reader continues as long as its place is not needed"
+    assert (await bed.open(name="d")).name == "d"
+    assert sorted(one.name for one in await bed.service.list(FEED)) == ["a", "c", "d"]
+    with pytest.raises(JobRefusedError):
+        await bed.open(name="e")
+
+
+async def test_a_reader_that_came_back_keeps_its_place(bed: Bed, monkeypatch: Any) -> None:
+    monkeypatch.setattr(service, "_COUNT_MAX", 2)
+    now = [1_000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    for name in "ab":
+        await bed.open(name=name, expires_seconds=100)
+    now[0] += 200
+    back = bed.state.changefeeds[FEED].subscriptions["a"].with_(expires_at=now[0] + 100)
+    see = bed.store(keys.SubscriptionKey("c", "default", FEED, "a"), back.encode())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: bed.open(name="d"))
+        while not bed.waiting.is_set():
+            await anyio.lowlevel.checkpoint()
+        see()
+    assert sorted(one.name for one in await bed.service.list(FEED)) == ["a", "d"]
