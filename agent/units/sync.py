@@ -94,8 +94,8 @@ class SyncUnit:
         self._tables = frozenset(tables)
         #: those of them that were dropped since
         self._dropped: set[int] = set()
-        #: the schema changes that were stored when this connection began. Those that it finds are not kept, only read
-        #: again for the next one: a source may change its schema without end
+        #: the schema changes that were stored when this connection began. Those that it finds are not kept in memory,
+        #: since there is no limit to their number; the next connection reads them from the store
         self._ddl: Sequence[DdlRecord] = ()
         self._is_ddl_stale = True
         self._stored: frozenset[Ts] = frozenset()
@@ -281,7 +281,7 @@ class SyncUnit:
             self._dropped |= record.dropped_ids & self._tables
 
     def _new_ddl(self, cut: LogChunk) -> list[DdlRecord]:
-        """Return the chunk's schema changes that are not stored. Nothing comes again that is behind the head."""
+        """Return the chunk's schema changes that are not stored yet. The stream never repeats one behind the head."""
         self._found = {ts for ts in self._found if ts >= self._writer.head.resolved_ts}
         self._is_ddl_stale = True
         return [record for record in cut.ddl if record.ts not in self._stored and record.ts not in self._found]

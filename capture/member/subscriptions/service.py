@@ -105,7 +105,7 @@ class SubscriptionService:
         )
 
     async def _make_room(self, membership: PresentMembership, info: ChangefeedInfo) -> None:
-        """Close the subscription that expired first: a reader may end without a word, and each run have another name.
+        """Close the subscription that expired first. Readers that were killed close none, and may have random names.
 
         :raises JobRefusedError: all are in use.
         """

@@ -87,7 +87,7 @@ async def test_an_attachment_that_the_head_does_not_name_is_written_again_when_i
 
 
 async def test_schema_changes_that_are_found_are_not_kept(tmp_path: Path) -> None:
-    """A source may change its schema without end. The next connection is told what is stored then."""
+    """Otherwise memory grows with every schema change. The next connection reads the stored records again."""
     key, nothing = LogKey("c", "default", ChangefeedId("feed"), "mysql"), cast("Any", None)
     etcd, opened_with = newest_etcd(), list[Sequence[DdlRecord]]()
 
