@@ -237,10 +237,13 @@ def _discover(feed: Feed, tables: Sequence[TableRecord]) -> tuple[SourceReport, 
     return report, {id: table for id, table in found.items() if table is not None and id in is_same}
 
 
-def place(feed: Feed, table: TableRecord, spans: tuple[TableSpan, ...], number: int, *, cut: int = 0) -> None:
-    """Replace the table by a finished copy; idempotent. ``cut``: the number of the repartition that made the spans.
+def place(
+    feed: Feed, table: TableRecord, spans: tuple[TableSpan, ...], number: int, *, timeline: int, cut: int = 0
+) -> None:
+    """Replace the table by a finished copy; idempotent. ``timeline``: of the server whose log the table has followed up
+    to the copy. ``cut``: the number of the repartition that made the spans.
 
-    :raises CopyLostError: the copy is gone, or incomplete.
+    :raises CopyLostError: the copy is gone, or incomplete, or of another timeline.
     :raises SinkError: the sink refuses it.
     """
     sink = feed.open_sink()
@@ -248,6 +251,12 @@ def place(feed: Feed, table: TableRecord, spans: tuple[TableSpan, ...], number: 
         raise SinkUriError(f"this sink cannot put a copy in the place of {table.schema_name}.{table.name}")
     manifest = feed.manifest(source_name(table.table_id, number))
     schema, files = _read(manifest)
+    plan = manifest.read_plan()
+    if plan is not None and plan.timeline not in (0, timeline):
+        raise CopyLostError(
+            f"a standby was promoted since {table.schema_name}.{table.name} was copied, and may lack rows of the copy; "
+            "the table is copied again"
+        )
     failpoints.reach(Point.COPY_BEFORE_SINK)
     selected = rules_for(feed.config.filter, table.schema_name, table.name).select(schema)
     sink.replace(TableCopy(table, spans, selected, arrow_schema(selected), files, cut, number))

@@ -312,7 +312,7 @@ class ChangefeedRuntime:
                 bytes_done=done.bytes_done,
                 manifest=done.manifest,
                 system_id=report.identity.system_id,
-                timeline=report.identity.timeline,
+                timeline=done.timeline or report.identity.timeline,
             )
         )
 
@@ -356,6 +356,7 @@ class ChangefeedRuntime:
             tables=(table.table_id for table in running.tables),
             attempts=StreamAttempts(self._client, attempts_key, self._capture, feed.epoch, feed.guard),
             next_quiet_at=self._quiet.next_at,
+            on_server=partial(records.note_server, running),
         )
         with self._quiet.of_a_log():
             await sync_watch.run(unit, on_progress)
@@ -385,8 +386,7 @@ class ChangefeedRuntime:
             start_ts=ts,
             start_position=begun.position.text,
             joining=begun.joining,
-            system_id=begun.report.identity.system_id,
-            timeline=begun.report.identity.timeline,
+            **begun.report.identity.fields(),
         )
 
     def _create_empty(

@@ -102,12 +102,14 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``start_ts`` and ``position``: where the stream starts (``source.Position``)."""
+    """``start_ts`` and ``position``: where the stream starts (``source.Position``). ``timeline``: of the server whose
+    rows it has (``source.Identity``); 0: not known, or there is none."""
 
     epoch: int
     start_ts: Ts
     tables: tuple[TablePlan, ...]
     position: str = ""
+    timeline: int = 0
 
 
 @dataclass(frozen=True, slots=True)

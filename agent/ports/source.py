@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 from pydantic import BaseModel
@@ -59,6 +59,10 @@ class Identity:
 
     system_id: str
     timeline: int = 0
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as fields of ``UnitRecord``."""
+        return asdict(self)
 
 
 #: characters of each text of a signal: whoever may insert rows decides how long they are
@@ -170,6 +174,11 @@ class OpenStream(Protocol):
 
     @property
     def stream(self) -> Stream: ...
+
+    @property
+    def server(self) -> Identity:
+        """The server that it is of."""
+        ...
 
     def prove(self, cut: LogChunk) -> LogChunk:
         """Complete ``cut`` before the log head passes it: return the chunk with further schema changes of its tables
@@ -296,8 +305,12 @@ class Source(Protocol):
         replicated as they are do not refuse it for the others: ``SourceReport.unfit`` has them."""
         ...
 
-    def check_identity(self, expected: Identity) -> None:
-        """:raises PositionLostError: the server is a different one."""
+    def check_identity(self, expected: Identity, at: Position) -> None:
+        """Check that the log, which ``expected`` has written up to ``at``, continues at this server, as far as it shows
+        without being read.
+
+        :raises PositionLostError: it does not.
+        """
         ...
 
     def prepare(self, tables: Sequence[TableRecord]) -> None:

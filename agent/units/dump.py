@@ -24,7 +24,8 @@ from reactor.records.tables.table import TableRecord
 
 @dataclass(frozen=True, slots=True)
 class DumpProgress:
-    """The progress of a dump; ``rows_total`` is an estimate until the end. Without tables: they are not known yet."""
+    """The progress of a dump; ``rows_total`` is an estimate until the end. Without tables: they are not known yet.
+    ``timeline``: see ``Plan``."""
 
     tables: tuple[TableRecord, ...]
     start: Position
@@ -34,6 +35,7 @@ class DumpProgress:
     manifest: str
     #: what its beginning waits for
     trouble: RunningError | None = None
+    timeline: int = 0
 
 
 class DumpUnit:
@@ -119,4 +121,5 @@ class DumpUnit:
             rows_total=rows if is_finished else max(shown, estimate),
             bytes_done=sum(file.bytes for file in files),
             manifest=self._manifest.uri,
+            timeline=plan.timeline,
         )

@@ -163,14 +163,15 @@ def read_manifest(uri: str) -> Iterator[tuple[TableRecord, TableSchema, list[Sta
 
 
 def _plan_to_json(plan: Plan) -> str:
-    fields = {"epoch": plan.epoch, "start_ts": plan.start_ts, "position": plan.position}
+    fields = {"epoch": plan.epoch, "start_ts": plan.start_ts, "position": plan.position, "timeline": plan.timeline}
     return json.dumps({**fields, "tables": [_table_to_fields(table) for table in plan.tables]})
 
 
 def _plan_from_json(text: bytes) -> Plan:
     fields = json.loads(text)
     tables = tuple(_table_from_fields(table) for table in fields["tables"])
-    return Plan(fields["epoch"], Ts(fields["start_ts"]), tables, fields["position"])
+    timeline = fields.get("timeline", 0)  # earlier versions did not note it
+    return Plan(fields["epoch"], Ts(fields["start_ts"]), tables, fields["position"], timeline)
 
 
 def _table_to_fields(table: TablePlan) -> dict[str, Any]:

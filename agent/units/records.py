@@ -7,7 +7,7 @@ from agent.errors import LogFencedError, UnitFencedError
 from agent.log.head import begun_again
 from agent.log.head_store import still_holds
 from agent.log.stored_form import StoredForm, get_whole, stored_form
-from agent.ports.source import Position
+from agent.ports.source import Identity, Position
 from reactor.division.divided import after
 from reactor.errors import StoreError, TxnTooLargeError
 from reactor.keys import LogKey, UnitKey, ddl_prefix
@@ -79,6 +79,14 @@ class UnitRecords:
                 _log.warning("writing a unit's record got no answer", key=self._key, error=str(error))
             await anyio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
+
+    async def note_server(self, record: UnitRecord, server: Identity) -> None:
+        """Store ``record`` with this server, if it is another one than the record's.
+
+        :raises UnitFencedError: see ``write``.
+        """
+        if server != Identity(record.system_id, record.timeline):
+            await self.write(record.with_(**server.fields()))
 
     async def renew(self, record: UnitRecord, log: LogKey, start: Position, *, newest_epoch: int = 0) -> None:
         """Store ``record``, which begins at ``start``, and let the log begin there too: in one transaction, and the

@@ -64,9 +64,8 @@ async def take_position(
     start, tables = begun.position, tables_now(record.tables, begun.tables)
     left = left_behind(record.tables, tables, lost.ts, time=time.time())
     await ask(place.manifest.write_begun, record.epoch, list(begun.schemas.values()))
-    found = begun.report.identity
-    now = {"system_id": found.system_id, "timeline": found.timeline}
-    after = begun_again(record.with_(tables=tables, left=(*record.left, *left)[-LEFT_MAX:], **now), start)
+    now = record.with_(tables=tables, left=(*record.left, *left)[-LEFT_MAX:], **begun.report.identity.fields())
+    after = begun_again(now, start)
     after = after.with_(joining=begun.joining)  # all others that were to join are among the tables
     await place.records.renew(after, place.log, start, newest_epoch=await ask(newest_epoch, place.files))
     _log.info("the changefeed has a new position", ts=start.ts, lost_ts=lost.ts, tables=len(tables))

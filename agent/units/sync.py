@@ -10,7 +10,7 @@ Positions are acknowledged to the server only after the log's head has moved pas
 
 import operator
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ from agent.log.retention import Needs
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
 from agent.own_faults import own_fault
-from agent.ports.source import OpenStream, Position, StreamRestart, Streams
+from agent.ports.source import Identity, OpenStream, Position, StreamRestart, Streams
 from agent.rows.arena import ArenaPool, LogChunk
 from agent.rows.batches import SegmentRef
 from agent.settings import SyncSettings
@@ -68,7 +68,7 @@ class SyncStatistics:
 class SyncUnit:
     """``start`` applies only if the log has no head yet. ``tables``: ids of those that ``streams`` was given. ``needs``
     returns which part of the log is still needed, ``next_quiet_at`` when the head of an idle log moves
-    (``agent.log.quiet``)."""
+    (``agent.log.quiet``). ``on_server`` is called with the server of each stream, before the log has anything of it."""
 
     def __init__(
         self,
@@ -82,6 +82,7 @@ class SyncUnit:
         settings: SyncSettings | None = None,
         attempts: StreamAttempts | None = None,
         next_quiet_at: Callable[[float, float], float] = operator.add,
+        on_server: Callable[[Identity], Awaitable[None]] | None = None,
     ) -> None:
         self._streams = streams
         self._start = start
@@ -91,6 +92,7 @@ class SyncUnit:
         self._settings = settings or SyncSettings()
         self._attempts = attempts
         self._next_quiet_at = next_quiet_at
+        self._on_server = on_server
         self._tables = frozenset(tables)
         #: those of them that were dropped since
         self._dropped: set[int] = set()
@@ -173,6 +175,8 @@ class SyncUnit:
         with closing(ArenaPool(self._settings.arenas, self._settings.segment_bytes)) as pool:
             opened = await anyio.to_thread.run_sync(self._open, pool)
             try:
+                if self._on_server is not None:
+                    await self._on_server(opened.server)
                 await self._read(opened, pool)
             finally:
                 self._is_connected = False

@@ -23,9 +23,11 @@ from agent.ports.sink import MarksLeft, SpanRepartition, Splits
 from agent.schema_changes import apply as apply_ddl
 from agent.schema_changes.apply import Terms
 from agent.units import readers
+from agent.units.records import UnitRecords
 from capture.errors import GoneError
 from capture.member.copies import Copies, CopyPlace, CopyProgress
 from capture.member.copy_groups import CopyGroups
+from owner.progress.units import SOURCE
 from owner.questions import (
     ApplySchema,
     CopyTable,
@@ -210,8 +212,11 @@ class LocalMemberDataPlane:
 
     async def _place_table(self, info: ChangefeedInfo, question: PlaceTable) -> None:
         await self._refuse_another(info)
+        key = keys.UnitKey(self._state.cluster, info.namespace, info.id, SOURCE)
+        unit = await UnitRecords(self._client, key).read()
         copy = question.table, question.spans, question.number
-        await self._in_thread(question, partial(copies.place, self._data_plane.feed(info), *copy, cut=question.cut))
+        place = partial(copies.place, self._data_plane.feed(info), *copy, cut=question.cut)
+        await self._in_thread(question, partial(place, timeline=unit.timeline if unit else 0))
 
     async def _mark_left(self, info: ChangefeedInfo, question: MarkLeft) -> None:
         await self._refuse_another(info)

@@ -16,7 +16,7 @@ from agent.feeds.runtime import Feed
 from agent.filter import events
 from agent.filter.events import rules_for
 from agent.ports.sink import LaysOut, Sink
-from agent.ports.source import Identity, Scope, Signal, Source
+from agent.ports.source import Identity, Position, Scope, Signal, Source
 from agent.sinks import capabilities_of, notices_of, open_sink
 from agent.sinks.common.layouts import check_layouts, is_laid_out
 from agent.sources import open_source
@@ -28,6 +28,7 @@ from capture.security.secrets import resolve
 from owner.scheduler.spans import even_spans
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import ChangefeedConfig, FilterConfig, Mode, SinkMode, UnitRecord
+from reactor.records.log_head import LogHead
 from reactor.records.tables.partitioning import TablePartitioning
 from reactor.records.tables.table import TableRecord
 
@@ -221,6 +222,7 @@ def recorded(feed: Feed, unit: UnitRecord, partitionings: Mapping[int, TablePart
     return tuple(found)
 
 
-def check_source_again(feed: Feed, unit: UnitRecord) -> None:
-    """:raises WeirError: the source cannot be reached, or is not the server that the changefeed began on."""
-    feed.open_source().check_identity(Identity(unit.system_id, unit.timeline))
+def check_source_again(feed: Feed, unit: UnitRecord, head: LogHead) -> None:
+    """:raises WeirError: the source cannot be reached, or the log cannot continue on it."""
+    at = Position(head.resolved_ts, head.position) if head.resolved_ts else Position(unit.start_ts, unit.start_position)
+    feed.open_source().check_identity(Identity(unit.system_id, unit.timeline), at)

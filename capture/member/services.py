@@ -127,8 +127,8 @@ class DataPlane(Protocol):
         """
         ...
 
-    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
-        """:raises WeirError: the source cannot be reached, or is not the server that the changefeed began on."""
+    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord, head: LogHead) -> None:
+        """:raises WeirError: the source cannot be reached, or the log cannot continue on it."""
         ...
 
     async def maintain(self, info: ChangefeedInfo, table: TableRecord) -> Maintained:
@@ -296,8 +296,8 @@ class LocalDataPlane:
     ) -> tuple[SinkRecord, ...]:
         return await self._ask(partial(recorded, self.feed(info), unit, partitionings))
 
-    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
-        await self._ask(partial(check_source_again, self.feed(info), unit))
+    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord, head: LogHead) -> None:
+        await self._ask(partial(check_source_again, self.feed(info), unit, head))
 
     async def maintain(self, info: ChangefeedInfo, table: TableRecord) -> Maintained:
         sink = self.feed(info).open_sink()

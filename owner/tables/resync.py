@@ -12,8 +12,9 @@ place, in one commit with the records of all spans, which then are at P. So the 
 tried: from P, out of the log, which is kept from ``floor_ts`` on, never above P.
 
 *Placed* is one transaction with what the table is from then on and with the schema changes at or below P, which the
-copy has already: so it comes only when the log, and with it every such change, is known up to P. A copy is begun again
-where the log does not reach back to it any more, or the table began after it, or is further in the sink.
+copy has already: so it comes only when the log, and with it every such change, is known up to P. Where chunks are of
+later moments, it is known up to these too: a standby that is promoted may lack what was committed in between. A copy is
+begun again where the log does not reach back to it any more, or the table began after it, or is further in the sink.
 """
 
 from collections.abc import Mapping
@@ -180,7 +181,8 @@ class Resyncs:
             return self._begin_again(facts, resync, answer.error.message)
         if head.removed_ts > table.start_ts or stored.start_ts > table.start_ts:
             return self._begin_again(facts, resync, "the change log does not reach back to the copy")
-        if head.resolved_ts < table.start_ts or _is_going(facts, resync.table_id) or _is_to_be_marked(facts, table):
+        copied_ts = max(table.start_ts, table.consistent_ts)
+        if head.resolved_ts < copied_ts or _is_going(facts, resync.table_id) or _is_to_be_marked(facts, table):
             return []
         if (other := _other_name(facts, table)) is not None:
             return self._refuse_name(facts, resync, other, now)

@@ -25,6 +25,7 @@ from agent.ports.checksums import KeyRange, NoChecksums
 from agent.ports.plugin import sources
 from agent.ports.snapshot import ChunkToStage, DumpOrder
 from agent.ports.source import (
+    BEGIN,
     SIGNAL_MAX,
     ComparisonSnapshot,
     Identity,
@@ -207,11 +208,11 @@ class SourceContract:
         report = bed.source.check()
         assert [(table.name, table.key) for table in report.tables] == [(bed.name, ("id",))]
         assert bed.source.discover() == report
-        bed.source.check_identity(report.identity)
+        bed.source.check_identity(report.identity, BEGIN)
         report.refuse_unfit(report.tables)
         with pytest.raises(PositionLostError):
-            bed.source.check_identity(replace(report.identity, system_id="another"))
-        bed.source.check_identity(Identity(""))
+            bed.source.check_identity(replace(report.identity, system_id="another"), BEGIN)
+        bed.source.check_identity(Identity(""), BEGIN)
 
     @pytest.mark.sample(0.2)
     @pytest.mark.parametrize("step", range(5))

@@ -109,7 +109,7 @@ class SimulatedDataPlane:
             raise SinkConfigError("the sink has no record of a table")
         return tuple(SinkRecord(min(table.records.values())) for table in found if table)
 
-    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
+    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord, head: LogHead) -> None:
         """Does nothing: there is only one server."""
 
     async def maintain(self, info: ChangefeedInfo, table: TableRecord) -> Maintained:

@@ -12,7 +12,7 @@ from agent.rows.survivors import Survivors
 from agent.sources.mysql.binlog.prepared_before import names_before, with_prepared
 from agent.sources.mysql.position.consistency import current_place
 from agent.sources.mysql.position.positions import SourcePosition, behind
-from agent.sources.mysql.position.resume import current_position, epoch_of
+from agent.sources.mysql.position.resume import check_successor, current_position, epoch_of
 from agent.sources.mysql.preflight import check_cascades, check_source
 from agent.sources.mysql.server import catalog
 from agent.sources.mysql.server.connection import Connection, connect
@@ -75,14 +75,17 @@ class MysqlSource:
             accepts_unfit=accepts_unfit,
         )
 
-    def check_identity(self, expected: Identity) -> None:
+    def check_identity(self, expected: Identity, at: Position) -> None:
         with connect(self._target) as connection:
-            found = read_identity(connection)
-            if expected.system_id and found != expected:
+            found = read_identity(connection).system_id
+            if not expected.system_id or found == expected.system_id:
+                return
+            if not at.text:
                 raise PositionLostError(
-                    f"{connection.target} is {found.system_id}, but changefeed {self._scope.changefeed} began on "
+                    f"{connection.target} is {found}, but changefeed {self._scope.changefeed} began on "
                     f"{expected.system_id}; name that server, or create another changefeed"
                 )
+            check_successor(connection, SourcePosition.from_json(at.text))
 
     def prepare(self, tables: Sequence[TableRecord]) -> None:
         """Do nothing: nothing has to be created on the server."""

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from agent.errors import SourceConfigError
+from agent.errors import NEW_POSITION, PositionLostError, SourceConfigError
 from agent.filter.events import rules_for
 from agent.filter.tables import TableFilter
-from agent.ports.source import Position, Scope, StreamOrder
+from agent.ports.source import Identity, Position, Scope, StreamOrder
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.rows.schema_change import KnownTable, known_tables
@@ -30,7 +30,7 @@ from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.position.consistency import current_place
 from agent.sources.mysql.position.end_check import EndCheck
 from agent.sources.mysql.position.positions import SourcePosition
-from agent.sources.mysql.position.resume import position_at, resume
+from agent.sources.mysql.position.resume import Resumption, position_at, resume
 from agent.sources.mysql.server.cascades import logs_cascades
 from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, database_collations, present_schemas
 from agent.sources.mysql.server.computed import computed_columns, is_there
@@ -66,14 +66,32 @@ class MysqlStreams:
         connection = connect(self._target)
         try:
             reread = Reread(lambda: connect(self._target))
-            stream = self._start(connection, at, arena, ddl, reread)
-            return MysqlStream(connection, stream, reread, self._joiner(at, ddl), EndCheck(self._target))
+            resumption = self._resume(connection, at)
+            stream = self._start(connection, at, resumption, arena, ddl, reread)
+            server = resumption.position.identity
+            return MysqlStream(connection, stream, server, reread, self._joiner(at, ddl), EndCheck(self._target))
         except BaseException:
             connection.close()
             raise
 
+    def _resume(self, connection: Connection, at: Position) -> Resumption:
+        position = SourcePosition.from_json(at.text) if at.text else position_at(connection, at.ts)
+        resumption = resume(connection, position)
+        if resumption.by_gtid and any(table.consistent_ts > at.ts for table in self._order.tables):
+            raise PositionLostError(
+                f"{connection.target} is another server, and may lack what the snapshot was read with on the one "
+                f"before, as the log has not reached all of it; {NEW_POSITION}"
+            )
+        return resumption
+
     def _start(
-        self, connection: Connection, at: Position, arena: Arena, ddl: Sequence[DdlRecord], reread: Reread
+        self,
+        connection: Connection,
+        at: Position,
+        resumption: Resumption,
+        arena: Arena,
+        ddl: Sequence[DdlRecord],
+        reread: Reread,
     ) -> BinlogStream:
         known = KnownTables(
             known_tables(self._order.tables, self._order.schemas, ddl, at=at.ts).values(),
@@ -81,8 +99,6 @@ class MysqlStreams:
             is_mariadb=connection.is_mariadb,
             begin=at.ts,
         )
-        position = SourcePosition.from_json(at.text) if at.text else position_at(connection, at.ts)
-        resumption = resume(connection, position)
         self._rolled_back.forget(at.ts)
         server = self._server(connection, resumption.position.epoch.number)
         interpreter = Interpreter(known, server, at.attachment)
@@ -197,8 +213,15 @@ class MysqlStream:
     """``agent.ports.source.OpenStream``."""
 
     def __init__(
-        self, connection: Connection, stream: BinlogStream, reread: Reread, joiner: "Joiner", end: EndCheck
+        self,
+        connection: Connection,
+        stream: BinlogStream,
+        server: Identity,
+        reread: Reread,
+        joiner: "Joiner",
+        end: EndCheck,
     ) -> None:
+        self.server = server
         self._connection = connection
         self._reread = reread
         self._joiner = joiner

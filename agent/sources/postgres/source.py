@@ -94,14 +94,18 @@ class PostgresSource:
     def discover(self) -> SourceReport:
         return self._check(accepts_unfit=True)
 
-    def check_identity(self, expected: Identity) -> None:
+    def check_identity(self, expected: Identity, at: Position) -> None:
         with connect(self._uri, replication=True) as connection:
             found = read_identity(connection)
-            if expected.system_id and found.identity != expected:
+            if expected.system_id and found.system_id != expected.system_id:
                 raise PositionLostError(
-                    f"{connection.target} is system {found.system_id}, timeline {found.timeline}, but changefeed "
-                    f"{self._scope.changefeed} began on {expected.system_id}, timeline {expected.timeline}; "
-                    "name that server, or create another changefeed"
+                    f"{connection.target} is system {found.system_id}, but changefeed {self._scope.changefeed} began "
+                    f"on {expected.system_id}; name that server, or create another changefeed"
+                )
+            if expected.system_id and found.timeline < expected.timeline:
+                raise PositionLostError(
+                    f"{connection.target} is on timeline {found.timeline}, and changefeed {self._scope.changefeed} on "
+                    f"{expected.timeline}: it is an old primary; name the new one"
                 )
 
     def prepare(self, tables: Sequence[TableRecord]) -> None:

@@ -1,18 +1,19 @@
 """Streams: open the replication stream, again and again for as long as a sync unit runs.
 
-Before each opening it is checked that the server is the one it was, and that the slot can continue exactly where the
-log is. A stream that declares a type without a binary form is opened again, in text form, from then on.
+Before each opening it is checked that the server is the one it was, or a standby of it that was promoted and has all
+that was read; and that the slot can continue exactly where the log is. A stream that declares a type without a binary
+form is opened again, in text form, from then on.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import structlog
 
-from agent.errors import NEW_POSITION, PositionLostError, SourceError
+from agent.errors import NEW_POSITION, PositionLostError, SourceError, SourceUnreachableError
 from agent.filter.events import rules_for
 from agent.filter.tables import TableFilter
-from agent.ports.source import Position, Scope, StreamOrder, StreamRestart
+from agent.ports.source import Identity, Position, Scope, StreamOrder, StreamRestart
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import known_tables
@@ -23,7 +24,7 @@ from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.publication.slots import Names
 from agent.sources.postgres.server.connection import Connection, catalog_session, connect
-from agent.sources.postgres.server.identity import read_identity
+from agent.sources.postgres.server.identity import primary_timeline, read_history, read_identity, session_on
 from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.refusals import UnconvertibleError
 from agent.sources.postgres.server.sql import is_text
@@ -52,6 +53,8 @@ class PostgresStreams:
         #: taken in by the proof of a position, and by nothing else
         self._joining: set[tuple[str, str]] = set()
         self._identity = order.identity
+        #: opens a session with the server of the newest stream
+        self._connect: Callable[[], Connection] = partial(catalog_session, uri)
         self._is_text = False
         #: once the server has met a text that it cannot convert
         self._converter: Converter | None = None
@@ -63,10 +66,12 @@ class PostgresStreams:
         publications = self._check_position(at.ts)
         connection = connect(self._uri, replication=True)
         try:
-            self._check_identity(connection, at.ts)
+            server, history = self._check_identity(connection, at.ts)
+            self._connect = partial(session_on, self._uri, server.timeline)
             sightings, quiet = Sightings(), QuietChanges()
             stream = self._start(connection, publications, at.ts, arena, sightings, quiet)
-            return PostgresStream(connection, stream, self._prover(at, sightings, quiet), self._converter)
+            prover = self._prover(at, sightings, quiet, history)
+            return PostgresStream(connection, stream, prover, server, self._converter)
         except BaseException:
             connection.close()
             if self._converter is not None:
@@ -81,15 +86,16 @@ class PostgresStreams:
         """
         names = self._names
         with catalog_session(self._uri) as session:
+            primary_timeline(session)  # a standby may have the slot, and does not lend it
             if names.owns_slot:
                 slots.evict_reader(session, names.slot)
             slots.check_position(session, names.slot, resolved_ts)
             publications = slots.publications(session, names)
         return publications
 
-    def _prover(self, at: Position, sightings: Sightings, quiet: QuietChanges) -> Prover:
+    def _prover(self, at: Position, sightings: Sightings, quiet: QuietChanges, history: Mapping[int, Ts]) -> Prover:
         return Prover(
-            partial(catalog_session, self._uri),
+            self._connect,
             slots.all_publications(self._names),
             {table: known.record for table, known in self._known.items()},
             at=at.ts,
@@ -100,6 +106,7 @@ class PostgresStreams:
             joining=self._joining,
             schemas={table: known.schema for table, known in self._known.items() if known.schema is not None},
             is_ours=self._names.owns_publication,
+            history=history,
         )
 
     def _wanted(self) -> Wanted:
@@ -113,22 +120,48 @@ class PostgresStreams:
             ignored=lambda schema, name: rules_for(config.filter, schema, name).events,
         )
 
-    def _check_identity(self, connection: Connection, resolved_ts: Ts) -> None:
-        found = read_identity(connection)
-        if not self._identity.system_id:
-            self._identity = found.identity
-        expected = self._identity
-        if found.identity != expected:
+    def _check_identity(self, connection: Connection, resolved_ts: Ts) -> tuple[Identity, Mapping[int, Ts]]:
+        """Check that the log's position means the same at this server. Return also its history; timeline 0 is there for
+        the one that was expected."""
+        found, expected = read_identity(connection), self._identity
+        if expected.system_id not in ("", found.system_id):
             raise PositionLostError(
-                f"{connection.target} is system {found.system_id}, timeline {found.timeline}, but the changefeed began "
-                f"on {expected.system_id}, timeline {expected.timeline}, whose positions mean nothing here; "
-                f"{NEW_POSITION}"
+                f"{connection.target} is system {found.system_id}, but the changefeed began on {expected.system_id}, "
+                f"whose positions mean nothing here; {NEW_POSITION}"
             )
+        if found.timeline < expected.timeline:
+            raise SourceUnreachableError(
+                f"{connection.target} is on timeline {found.timeline}, and the log was read on {expected.timeline}: it "
+                "is an old primary; it is tried again until the new one answers there"
+            )
+        history = read_history(connection, found.timeline)
+        if expected.system_id and found.timeline > expected.timeline:
+            branch = self._check_branch(connection, expected.timeline, history, resolved_ts)
+            history = {**history, 0: branch}
         if found.flushed_ts < resolved_ts:
             raise PositionLostError(
                 f"{connection.target} was set back to {format_lsn(found.flushed_ts)}, behind the log's "
                 f"{format_lsn(resolved_ts)}; {NEW_POSITION}"
             )
+        self._identity = found.identity
+        return found.identity, history
+
+    def _check_branch(self, connection: Connection, timeline: int, history: Mapping[int, Ts], resolved_ts: Ts) -> Ts:
+        """Return where a promoted server has another log than ``timeline``.
+
+        :raises PositionLostError: more was read of that one.
+        """
+        branch = history.get(timeline)
+        # chunks of the snapshot may be of later moments than the log
+        read_ts = max([resolved_ts, *(table.consistent_ts for table in self._order.tables)])
+        if branch is None or branch <= read_ts:
+            from_ts = f" from {format_lsn(branch)} on" if branch else ""
+            raise PositionLostError(
+                f"{connection.target} was promoted and has another log than timeline {timeline}{from_ts}, which was "
+                f"read to {format_lsn(read_ts)}: what was committed in between may be lost there; {NEW_POSITION}"
+            )
+        _log.warning("the log continues on a promoted server", read=format_lsn(read_ts), from_lsn=format_lsn(branch))
+        return branch
 
     def _start(
         self,
@@ -139,7 +172,7 @@ class PostgresStreams:
         sightings: Sightings,
         quiet: QuietChanges,
     ) -> ReplicationStream:
-        resolver = TypeResolver(partial(catalog_session, self._uri), sorted(self._known), publications)
+        resolver = TypeResolver(self._connect, sorted(self._known), publications)
         converter = self._converter
         binary = not (self._is_text or converter or resolver.needs_text)
         tracker = self._tracker()
@@ -166,7 +199,7 @@ class PostgresStreams:
         if self._converter or not isinstance(error, UnconvertibleError):
             return error
         _log.warning("the stream has a text that UTF-8 does not have; it continues in the database's encoding")
-        self._converter = Converter(partial(catalog_session, self._uri))
+        self._converter = Converter(self._connect)
         return StreamRestart()
 
     def _tracker(self) -> SchemaTracker:
@@ -183,15 +216,15 @@ class PostgresStreams:
 
     def _look_up(self, table_id: int) -> CatalogTable:
         """Through a session of its own, as every question: see ``_check_position``."""
-        with catalog_session(self._uri) as session:
+        with self._connect() as session:
             return look_up(session, table_id, read_terms(session, slots.all_publications(self._names), with_rows=False))
 
     def _names_of(self, table_ids: Iterable[int]) -> dict[int, tuple[str, str]]:
-        with catalog_session(self._uri) as session:
+        with self._connect() as session:
             return names_of(session, table_ids)
 
     def _verified(self, table_id: int, guesses: Mapping[str, Guess]) -> tuple[dict[str, str], list[str]]:
-        with catalog_session(self._uri) as session:
+        with self._connect() as session:
             return verified(session, table_id, guesses)
 
     def _resolve(self, resolver: TypeResolver, declared: TableSchema, *, binary: bool) -> TableSchema:
@@ -207,8 +240,14 @@ class PostgresStream:
     """``agent.ports.source.OpenStream``."""
 
     def __init__(
-        self, connection: Connection, stream: ReplicationStream, prover: Prover, converter: Converter | None = None
+        self,
+        connection: Connection,
+        stream: ReplicationStream,
+        prover: Prover,
+        server: Identity,
+        converter: Converter | None = None,
     ) -> None:
+        self.server = server
         self._connection = connection
         self._prover = prover
         self._converter = converter

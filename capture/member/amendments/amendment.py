@@ -21,6 +21,7 @@ from owner import jobs
 from reactor.errors import WeirError
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri, Unit, UnitRecord
+from reactor.records.log_head import LogHead
 from reactor.records.tables.partitioning import TablePartitioning
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind
 from reactor.records.tables.table import TableRecord
@@ -45,6 +46,8 @@ class OwnerJobs(Protocol):
     async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView: ...
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None: ...
+
+    def head_of(self, changefeed_id: str) -> LogHead: ...
 
     def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]: ...
 
@@ -328,7 +331,7 @@ async def _check(
     if unit is None:
         return
     if source is not None:
-        await data_plane.check_source_again(after, unit)
+        await data_plane.check_source_again(after, unit, operations.head_of(info.id))
     if sink is not None and unit.unit is Unit.SYNC:
         await data_plane.recorded(after, unit, operations.cuts_of(info.id))
     elif sink is not None and sink.masked != info.sink.masked:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from agent.errors import SourceConfigError, SourceError
+from agent.ports.source import Identity
 from reactor.ids import Ts
 
 #: the first event of every file follows four magic bytes
@@ -89,6 +90,11 @@ class SourcePosition:
     gtid: str = ""
     #: distributed transactions waiting for their decision: see ``prepared``
     prepared: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def identity(self) -> Identity:
+        """The server, with a timeline for each that has taken another's place."""
+        return Identity(self.epoch.server, self.epoch.number + 1)
 
     @property
     def epoch(self) -> Epoch:

@@ -15,7 +15,7 @@ from agent.errors import (
     SourceUnreachableError,
 )
 from agent.sources.mysql.position.consistency import current_place, gtid_at, with_gtid
-from agent.sources.mysql.position.gtid import parse_gtid_set
+from agent.sources.mysql.position.gtid import MariaGtidSet, parse_gtid_set
 from agent.sources.mysql.position.positions import (
     FIRST_POSITION,
     BinlogPosition,
@@ -94,6 +94,22 @@ def resume(connection: Connection, position: SourcePosition) -> Resumption:
         _check_gtids(connection, position.gtid)
     oldest = BinlogPosition(min(files, key=_number))
     return Resumption(next_epoch(position, server, oldest), by_gtid=True)
+
+
+def check_successor(connection: Connection, position: SourcePosition) -> None:
+    """Check that the log, which was read up to ``position`` of another server, can continue here.
+
+    :raises SourceError: see ``resume``.
+    """
+    if not resume(connection, position).by_gtid or not connection.is_mariadb:
+        return
+    ((written,),) = connection.query("SELECT @@global.gtid_binlog_pos")
+    has, needed = MariaGtidSet.parse(written or "").domains, MariaGtidSet.parse(position.gtid).domains
+    if any(has.get(domain, (0, -1))[1] < sequence for domain, (_, sequence) in needed.items()):
+        raise PositionLostError(
+            f"{connection.target} is another server, at {written or 'no GTID'}, and lacks transactions that have been "
+            f"read, up to {position.gtid}; name a replica that has them"
+        )
 
 
 def _is_same_server(connection: Connection, server: str, position: SourcePosition, files: dict[str, int]) -> bool:

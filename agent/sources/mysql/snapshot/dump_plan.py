@@ -42,7 +42,7 @@ class Planner:
         start_ts, position = Ts(self.at.ts - 1), self.at.to_json()
         if self.previous:
             start_ts, position = self.previous.start_ts, self.previous.position
-        return Plan(self.order.epoch, start_ts, tables, position)
+        return Plan(self.order.epoch, start_ts, tables, position, self.at.identity.timeline)
 
     def _plan_table(self, connection: Queries, record: TableRecord, known: TablePlan | None) -> TablePlan:
         if known is not None and is_complete(known, self.done):

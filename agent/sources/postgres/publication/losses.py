@@ -1,4 +1,4 @@
-"""Losses: finds tables whose changes the stream may lack, from two readings of the catalog. Pure.
+"""Losses: finds what changes the stream may lack, from two readings of the catalog. Pure.
 
 Between two readings a table's changes were all sent if the rows that publish it are the same in both, and say the same.
 What else has become of the publication meanwhile (another table that came or went) does not matter to it.
@@ -6,11 +6,13 @@ What else has become of the publication meanwhile (another table that came or we
 
 from collections.abc import Callable, Collection, Mapping
 
-from agent.errors import RESYNC
-from agent.sources.postgres.publication.proof import Proof
+from agent.errors import NEW_POSITION, RESYNC, PositionLostError
+from agent.sources.postgres.publication.proof import UNKNOWN_TS, Proof
 from agent.sources.postgres.publication.published import PUBLICATION, Catalog
 from agent.sources.postgres.publication.sightings import PartitionSighting
 from agent.sources.postgres.server import xids
+from agent.sources.postgres.server.lsn import format_lsn
+from reactor.ids import Ts
 from reactor.records.tables.table import TableRecord
 
 #: the cure of a table that has lost changes
@@ -50,12 +52,38 @@ def absorbed(now: Catalog, known: Collection[int], wants: Callable[[str, str], b
     return found
 
 
-def is_of_publications(before: Proof, now: Catalog, names: Collection[str]) -> bool:
-    """Return whether a publication was dropped or altered, and none that has tables is unchanged: every table may have
-    a gap."""
+def refuse_other_publications(before: Proof, now: Catalog, names: Collection[str], *, behind: Ts) -> None:
+    """:raises PositionLostError: a publication was dropped or altered, and none that has tables is unchanged: every
+    table may have a gap."""
     unchanged = [one for one in now.publications.values() if _is_old(before, now, (one.row,))]
     is_gone = any(row.startswith(PUBLICATION) and row not in now.xids for row in before.since)
-    return (is_gone or len(unchanged) < len(names)) and not any(one.has_tables for one in unchanged)
+    if (is_gone or len(unchanged) < len(names)) and not any(one.has_tables for one in unchanged):
+        raise PositionLostError(
+            f"publication {' and '.join(names)} was dropped or altered behind {format_lsn(behind)}, so changes may be "
+            f"in no stream; {NEW_POSITION}"
+        )
+
+
+def refuse_other_history(before: Proof, digest: str, history: Mapping[int, Ts]) -> None:
+    """Check a proof that may be of another server, in whose place this one was promoted. ``digest``: of this one's
+    catalog; ``history``: from where on it has another log than others, by their timelines.
+
+    A reading from behind there may have seen what this server never had, and transactions whose numbers it gives to
+    others. It counts only if this server has all that it saw.
+
+    :raises PositionLostError: it has not.
+    """
+    branch_ts = history.get(before.timeline)
+    if branch_ts is not None and before.read_ts >= branch_ts and before.digest != digest:
+        raise PositionLostError(
+            "a standby was promoted, and has another catalog than its primary had when that was read last, at "
+            f"{_shown(before.read_ts)}; they have the same log up to {format_lsn(branch_ts)} only, so changes may be "
+            f"in no stream; {NEW_POSITION}"
+        )
+
+
+def _shown(read_ts: int) -> str:
+    return "an unknown position" if read_ts == UNKNOWN_TS else format_lsn(Ts(read_ts))
 
 
 def first(now: Catalog, digest: str, known: Collection[int]) -> Proof:
@@ -86,6 +114,8 @@ def following(
         held=frozenset(held),
         clean=frozenset(clean),
         unseen=tuple(unseen),
+        read_ts=now.end_ts,
+        timeline=now.timeline,
     )
 
 

@@ -13,12 +13,15 @@ from typing import Self
 from zlib import compress, decompress
 
 from agent.sources.postgres.publication.sightings import PartitionSighting
+from reactor.ids import MAX_TS
 
 #: a row of the catalog: its letter (see ``published``) and number
 RowKey = str
 #: maximum characters of files and columns in a changefeed's first proof, which is stored in etcd; beyond it, rewrites
 #: are only checked from the next proof on
 FIRST_MAX = 262_144
+#: later than any
+UNKNOWN_TS = int(MAX_TS)
 
 #: a column's type, its modifier, and a hash of what else is said of it
 ColumnFacts = tuple[int, int, int]
@@ -36,7 +39,8 @@ class Proof:
     ``columns``: facts of its columns, by number (see ``rewrites``). ``unseen``: partitions that the stream named in
     transactions that the catalog did not show yet. ``passed_over``: tables whose rows the stream had under names that
     no rule wants, of those that may look as if the stream had all their rows. ``empty``: partitions whose files had no
-    page.
+    page. ``read_ts``: the last position of the server's log when the catalog was read; ``timeline``: the server's.
+    Earlier versions did not note these two.
     """
 
     digest: str = ""
@@ -54,6 +58,8 @@ class Proof:
     unseen: tuple[PartitionSighting, ...] = ()
     passed_over: frozenset[int] = frozenset()
     empty: frozenset[int] = frozenset()
+    read_ts: int = UNKNOWN_TS
+    timeline: int = 0
 
     def has_seen(self, row: RowKey, xid: int) -> bool:
         """The row as this transaction wrote it was there."""
@@ -62,6 +68,8 @@ class Proof:
     def to_text(self, packed_max: int | None = None) -> str:
         """``packed_max``: see ``FIRST_MAX``."""
         fields = {name: value for name, value in asdict(self).items() if value}
+        if self.read_ts == UNKNOWN_TS:
+            del fields["read_ts"]
         for name in ("held", "clean", "passed_over", "empty"):
             if name in fields:
                 fields[name] = sorted(fields[name])
@@ -96,6 +104,8 @@ class Proof:
             files=_files(_unpacked(fields.get("files", ""))),
             columns=_columns(_unpacked(fields.get("columns", ""))),
             unseen=tuple(PartitionSighting(*sighting) for sighting in fields.get("unseen", ())),
+            read_ts=fields.get("read_ts", UNKNOWN_TS),
+            timeline=fields.get("timeline", 0),
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from agent.errors import COPIED, NEW_POSITION, PositionLostError, SourceUnreachableError
+from agent.errors import COPIED, SourceUnreachableError
 from agent.rows.arena import LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
@@ -37,7 +37,6 @@ from agent.sources.postgres.server.catalog import read_schemas, table_ids_of
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.idle import IdleServer
 from agent.sources.postgres.server.keys import key_of
-from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.terms import read_terms
 from reactor.ids import Ts
 from reactor.records.tables.held import PARTITION_ROWS
@@ -57,7 +56,8 @@ def first_proof(connection: Connection, publications: Sequence[str], table_ids: 
 class Prover:
     """The prover of one stream. ``known``: the tables at ``at``, the position of ``proof``, which is empty if the log
     is of a version without proofs: then the first reading is trusted. ``joining``: what has joined, or is given up, is
-    removed. ``is_ours``: see ``losses.lost``."""
+    removed. ``is_ours``: see ``losses.lost``. ``history``: from where on the server has another log than on earlier
+    timelines."""
 
     def __init__(
         self,
@@ -73,10 +73,12 @@ class Prover:
         joining: set[Name] | None = None,
         schemas: Mapping[int, TableSchema] | None = None,
         is_ours: bool = False,
+        history: Mapping[int, Ts] | None = None,
     ) -> None:
         self._connect = connect
         self._publications = publications
         self._is_ours = is_ours
+        self._history = history or {}
         self._known = known
         self._at = at
         self._proof = Proof.from_text(proof) if proof else None
@@ -193,7 +195,8 @@ class Prover:
             now = published.read(connection, self._publications, {*watched, *refused}, others=others)
             facts = type_facts.read(connection, watched)
             before = self._proof or replace(losses.first(now, seen, found.known), types=dict(facts.values))
-            self._refuse_other_publications(before, now)
+            losses.refuse_other_history(before, seen, self._history)
+            losses.refuse_other_publications(before, now, self._publications, behind=self._at)
             absorbed = losses.absorbed(now, found.known, self._wanted.named_or(self._joining.names))
             for table, reason in losses.lost(before, now, found.old, absorbed=absorbed, is_ours=self._is_ours).items():
                 found.hold(found.old[table], Ts(self._at + 1), reason)
@@ -233,14 +236,6 @@ class Prover:
         self._must_read = False
         self._changes = ""
         return found.records()
-
-    def _refuse_other_publications(self, before: Proof, now: Catalog) -> None:
-        """:raises PositionLostError: no publication is unchanged, so every table may have a gap."""
-        if losses.is_of_publications(before, now, self._publications):
-            raise PositionLostError(
-                f"publication {' and '.join(self._publications)} was dropped or altered behind "
-                f"{format_lsn(self._at)}, so changes may be in no stream; {NEW_POSITION}"
-            )
 
     def _judge_types(self, connection: Connection, altered: Mapping[int, int], found: Findings) -> None:
         """Rows that existed say something else since a type was altered, and the log does not tell."""

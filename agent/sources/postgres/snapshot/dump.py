@@ -31,7 +31,7 @@ from uuid import uuid4
 import pyarrow as pa
 import structlog
 
-from agent.errors import TableLockedError
+from agent.errors import SourceUnreachableError, TableLockedError
 from agent.filter.events import filter_snapshot
 from agent.pacing import Pace, paced
 from agent.ports.executor import Executor
@@ -53,6 +53,7 @@ from agent.sources.postgres.publication.prover import first_proof
 from agent.sources.postgres.publication.slots import drop_slot
 from agent.sources.postgres.server import table_locks
 from agent.sources.postgres.server.connection import Connection, catalog_session
+from agent.sources.postgres.server.identity import primary_timeline
 from agent.sources.postgres.server.terms import AllTerms, read_terms
 from agent.sources.postgres.server.uri import Target, parse_uri
 from agent.sources.postgres.snapshot import rows as snapshot
@@ -123,10 +124,13 @@ class PostgresDumper:
         self, order: DumpOrder, previous: Plan | None, done: DoneChunks, executor: Executor
     ) -> "Iterator[PostgresDump]":
         is_beside = order.log is not None  # the log keeps what comes after an earlier run's snapshot
+        timeline = self._timeline()
+        if previous is not None and previous.timeline not in (0, timeline):
+            previous = None  # its rows may have what the promoted server never had
         is_resumed = previous is not None if is_beside else self._prepare_slot(previous, order.epoch)
         known = previous if is_resumed else None
         with (
-            self._export(order.wait, is_beside=is_resumed or is_beside) as export,
+            self._export(order.wait, timeline, is_beside=is_resumed or is_beside) as export,
             snapshot.session(self._target, export.snapshot, lock_timeout_ms=table_locks.LOCK_WAIT_MS) as guard,
         ):
             terms = read_terms(guard, self._publications)
@@ -139,7 +143,7 @@ class PostgresDumper:
                 position = known.position if known else ""
             else:
                 position = first_proof(guard, self._publications, [table.record.table_id for table in plan.tables])
-            plan = replace(plan, position=position)
+            plan = replace(plan, position=position, timeline=timeline)
             yield PostgresDump(order, plan, export, guard, executor, terms)
 
     def settle(self, tables: Sequence[TableRecord]) -> tuple[TableRecord, ...]:
@@ -157,11 +161,23 @@ class PostgresDumper:
         _log.info("dump starts", slot=slot, is_resumed=is_resumed, epoch=epoch)
         return is_resumed
 
-    def _export(self, wait: Wait, *, is_beside: bool) -> ExportedSnapshot:
+    def _timeline(self) -> int:
+        with catalog_session(self._target) as connection:
+            return primary_timeline(connection)
+
+    def _export(self, wait: Wait, timeline: int, *, is_beside: bool) -> ExportedSnapshot:
+        """:raises SourceUnreachableError: the server is not on the timeline."""
         if not is_beside:
-            return create_slot(self._target, self._slot, wait)
-        # slot names have up to 63 characters; the slot of an earlier run may take a moment to end
-        return create_slot(self._target, f"{self._slot[:44]}_dump_{uuid4().hex[:12]}", wait, is_temporary=True)
+            export = create_slot(self._target, self._slot, wait)
+        else:  # slot names have up to 63 characters; the slot of an earlier run may take a moment to end
+            slot = f"{self._slot[:44]}_dump_{uuid4().hex[:12]}"
+            export = create_slot(self._target, slot, wait, is_temporary=True)
+        if export.timeline != timeline:
+            export.close()
+            raise SourceUnreachableError(
+                f"another server was promoted behind {self._target} as the dump began; try again"
+            )
+        return export
 
 
 class PostgresDump:

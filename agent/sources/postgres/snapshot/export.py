@@ -16,6 +16,7 @@ from agent.errors import SourceError
 from agent.ports.snapshot import Wait
 from agent.sources.postgres.server import slot_creation
 from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import parse_lsn
 from agent.sources.postgres.server.sql import identifier, literal
 from agent.sources.postgres.server.uri import Target
@@ -26,13 +27,17 @@ _DROP_TIMEOUT_S: Final = 5.0
 
 
 class ExportedSnapshot:
-    """``snapshot`` is what other sessions name to see what this one saw; a context manager ends it."""
+    """``snapshot`` is what other sessions name to see what this one saw; a context manager ends it. ``timeline``: of
+    the server."""
 
-    def __init__(self, connection: Connection, snapshot: str, start_ts: Ts, *, temporary_slot: str = "") -> None:
+    def __init__(
+        self, connection: Connection, snapshot: str, start_ts: Ts, timeline: int, *, temporary_slot: str = ""
+    ) -> None:
         self._connection = connection
         self._temporary_slot = temporary_slot
         self.snapshot = snapshot
         self.start_ts = start_ts
+        self.timeline = timeline
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +76,7 @@ def create_slot(
     try:
         # The exporter is idle in a transaction for as long as the snapshot is needed.
         connection.unlimit()
+        timeline = read_identity(connection).timeline
         temporary = " TEMPORARY" if is_temporary else ""
         command = f"CREATE_REPLICATION_SLOT {identifier(slot)}{temporary} LOGICAL pgoutput EXPORT_SNAPSHOT"
         [row] = slot_creation.create(connection, command, wait or Wait())
@@ -78,7 +84,7 @@ def create_slot(
         assert consistent_point is not None
         assert snapshot is not None
         start_ts = Ts(parse_lsn(consistent_point) - 1)
-        return ExportedSnapshot(connection, snapshot, start_ts, temporary_slot=slot if is_temporary else "")
+        return ExportedSnapshot(connection, snapshot, start_ts, timeline, temporary_slot=slot if is_temporary else "")
     except BaseException:
         connection.close()
         raise

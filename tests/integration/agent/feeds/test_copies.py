@@ -54,8 +54,8 @@ class Site:
             partial(copies.copy, self.feed, cast("Executor", executor or InlineExecutor()), order, on_progress)
         )
 
-    def place(self, table: TableRecord, number: int = 1) -> None:
-        copies.place(self.feed, table, (TableSpan(table.table_id),), number)
+    def place(self, table: TableRecord, number: int = 1, *, timeline: int = 1) -> None:
+        copies.place(self.feed, table, (TableSpan(table.table_id),), number, timeline=timeline)
 
     def rows(self, name: str = "shop") -> list[dict[str, Any]]:
         table = DeltaTable(self.feed.sink_uri.partition("//")[2] + f"/{self.schema}/{name}")
@@ -231,6 +231,15 @@ def test_a_changelog_gets_a_truncate_and_the_rows_behind_it(
     assert sorted(shown[:3]) == [("insert", number, first.start_ts) for number in range(3)]
     assert shown[3] == ("truncate", None, second.start_ts)
     assert sorted(shown[4:]) == [("insert", number, second.start_ts) for number in (1, 2)]
+
+
+def test_a_copy_of_a_server_in_whose_place_another_was_promoted_is_lost(site: Site) -> None:
+    """It may have rows that the other one never had."""
+    fill(site)
+    table, _ = site.copy()
+    with pytest.raises(CopyLostError, match=r"a standby was promoted since .*shop was copied"):
+        site.place(table, timeline=2)
+    site.place(table)
 
 
 def test_a_log_that_went_over_to_another_server_gives_the_copy_its_epoch(

@@ -89,7 +89,7 @@ def place(site: Site, results: Results, *, number: int = 1) -> None:
     for result in results.values():
         assert not isinstance(result, WeirError), result
         table, _ = result
-        copies.place(site.feed, table, (TableSpan(table.table_id),), number)
+        copies.place(site.feed, table, (TableSpan(table.table_id),), number, timeline=1)
 
 
 def rows(site: Site) -> dict[str, list[tuple[int, str]]]:

@@ -559,6 +559,20 @@ def test_a_slot_that_moved_on_makes_the_dump_start_over(source: Source, manifest
     assert source.replayed(manifest, "keyed", ["id"]) == source.rows("keyed", ["id"])
 
 
+def test_a_server_that_was_promoted_makes_the_dump_start_over(source: Source, manifest: Manifest) -> None:
+    """It may lack what was read on its primary, though it has the slot."""
+    tables = [source.record("keyed", ["id"])]
+    _interrupted(source, manifest, tables, at="dump public.keyed 4/5", mode=SinkMode.UPSERT)
+    plan = manifest.read_plan()
+    assert plan is not None
+    assert plan.timeline == 1
+    manifest.write_plan(replace(plan, timeline=2))
+    executor = InlineExecutor()
+    result = source.unit(manifest, tables, executor=executor, epoch=2).run_blocking()
+    assert executor.has_read_all
+    assert result.timeline == 1
+
+
 def test_a_finished_dump_is_not_done_again(source: Source, manifest: Manifest) -> None:
     tables = [source.record("keyed", ["id"])]
     first = source.unit(manifest, tables).run_blocking()

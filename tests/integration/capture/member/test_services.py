@@ -38,6 +38,7 @@ from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.questions import Ask
 from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, Mode, SinkMode, Unit, UnitRecord, UnitStage
+from reactor.records.log_head import LogHead
 from reactor.records.sink_settings import TableLayout
 from reactor.records.tables.partitioning import TablePartitioning
 from reactor.records.tables.table import TableRecord
@@ -214,12 +215,16 @@ async def test_the_source_must_be_the_same_server(tmp_path: Path, postgres: Embe
     uri = postgres.uri("postgres")
     with connect(uri, replication=True) as connection:
         found = read_identity(connection)
-    same = UNIT.with_(system_id=found.system_id, timeline=found.timeline)
-    await data_plane.check_source_again(feed(data_plane, source=uri), same)
-    with pytest.raises(PositionLostError, match="began on 12345, timeline 1; name that server"):
-        await data_plane.check_source_again(feed(data_plane, source=uri), same.with_(system_id="12345"))
+    same, head = UNIT.with_(system_id=found.system_id, timeline=found.timeline), LogHead()
+    await data_plane.check_source_again(feed(data_plane, source=uri), same, head)
+    with pytest.raises(PositionLostError, match="began on 12345; name that server"):
+        await data_plane.check_source_again(feed(data_plane, source=uri), same.with_(system_id="12345"), head)
+    elsewhere = feed(data_plane, source=f"postgresql://u@127.0.0.1:{free_port()}/d")
     with pytest.raises(SourceUnreachableError):
-        await data_plane.check_source_again(feed(data_plane, source=f"postgresql://u@127.0.0.1:{free_port()}/d"), same)
+        await data_plane.check_source_again(elsewhere, same, head)
+    with pytest.raises(PositionLostError, match="it is an old primary; name the new one"):
+        await data_plane.check_source_again(feed(data_plane, source=uri), same.with_(timeline=2), head)
+    await data_plane.check_source_again(feed(data_plane, source=uri), same.with_(timeline=0), head)
 
 
 async def test_the_sink_shows_a_version_with_what_it_records(tmp_path: Path) -> None:

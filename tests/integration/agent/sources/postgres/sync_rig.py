@@ -108,12 +108,12 @@ class SyncRig:
     def store(self) -> MetaHeadStore:
         return MetaHeadStore(MemoryClient(self.etcd), _KEY)
 
-    def unit(self, capture: str = "a", *, system_id: str = "") -> SyncUnit:
+    def unit(self, capture: str = "a", *, system_id: str = "", timeline: int = 1) -> SyncUnit:
         return SyncUnit(
             PostgresStreams(
                 self.uri,
                 self.names,
-                StreamOrder(self.tables, Identity(system_id, 1), self.first_schemas, joining=self.joining),
+                StreamOrder(self.tables, Identity(system_id, timeline), self.first_schemas, joining=self.joining),
                 self.scope,
             ),
             self.start,

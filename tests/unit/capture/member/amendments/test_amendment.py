@@ -90,6 +90,9 @@ class PlayedService:
     def unit_of(self, changefeed_id: str) -> UnitRecord | None:
         return self.unit
 
+    def head_of(self, changefeed_id: str) -> LogHead:
+        return LogHead()
+
     def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]:
         return {}
 
@@ -142,7 +145,7 @@ class PlayedDataPlane:
                 raise self.unsent[table.name]
         self.published += [table.name for table in tables]
 
-    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
+    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord, head: LogHead) -> None:
         self.checked.append(info.source.masked)
         if self.refusal:
             raise self.refusal

@@ -1,10 +1,14 @@
 """Proofs of publications as values: transaction ids that wrap, and what is written down reads the same again."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.postgres.publication.proof import FIRST_MAX, ColumnFacts, Proof
+from agent.errors import PositionLostError
+from agent.sources.postgres.publication.losses import refuse_other_history
+from agent.sources.postgres.publication.proof import FIRST_MAX, UNKNOWN_TS, ColumnFacts, Proof
 from agent.sources.postgres.server import xids
+from reactor.ids import Ts
 
 _ROUND = 1 << 32
 _keys = st.from_regex(r"[prndika][0-9]{1,9}", fullmatch=True)
@@ -37,6 +41,8 @@ def test_no_transaction_is_of_the_future(xmin: int, ahead: int) -> None:
         leaves=st.dictionaries(_tables, st.dictionaries(_tables, _tables, min_size=1)),
         held=st.frozensets(_tables),
         clean=st.frozensets(_tables),
+        read_ts=st.integers(1, UNKNOWN_TS),
+        timeline=st.integers(0, 1 << 31),
     )
 )
 def test_a_proof_reads_as_it_was_written(proof: Proof) -> None:
@@ -55,6 +61,17 @@ def test_files_and_columns_read_as_they_were_written(facts: dict[int, tuple[int,
         columns={table: columns for table, (_, columns) in facts.items()},
     )
     assert Proof.from_text(proof.to_text()) == proof
+
+
+@pytest.mark.parametrize(("read_ts", "digest", "timeline"), [(499, "b", 1), (500, "a", 1), (900, "b", 2)])
+def test_a_proof_counts_on_a_promoted_server_that_has_all_that_it_saw(read_ts: int, digest: str, timeline: int) -> None:
+    refuse_other_history(Proof(digest="a", read_ts=read_ts, timeline=timeline), digest, {1: Ts(500)})
+
+
+@pytest.mark.parametrize(("read_ts", "words"), [(500, "at 0/1F4; they"), (UNKNOWN_TS, "at an unknown position; they")])
+def test_a_proof_does_not_count_on_a_promoted_server_that_may_lack_what_it_saw(read_ts: int, words: str) -> None:
+    with pytest.raises(PositionLostError, match=words):
+        refuse_other_history(Proof(digest="a", read_ts=read_ts, timeline=1), "b", {1: Ts(500)})
 
 
 def test_a_first_proof_stays_small_however_many_columns_there_are() -> None:
