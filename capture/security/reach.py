@@ -14,7 +14,7 @@ import fnmatch
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -236,35 +236,33 @@ def _real(path: Path) -> Path:
 
 
 def _places(parts: SplitResult) -> Iterator[tuple[str, int | None]]:
-    """Yield all addresses that a source may connect to."""
+    """Yield all addresses that a source may connect to. libpq allows several, with a port for each or one for all."""
     options = [(name.replace("_", "-").lower(), value) for name, value in parse_qsl(parts.query)]
-    ports = [int(value) for name, value in options if name == "port" and value.isdecimal()]
-    try:
-        port = ports[-1] if ports else parts.port
-    except ValueError:
-        port = None
-    named = [value for name, value in options if name in _PLACES]
-    _, _, hosts = parts.netloc.rpartition("@")
-    if not named or hosts:
-        for host in _hosts(hosts):
-            yield unquote(host) or "localhost", port
-    for value in named:
-        yield from ((host, port) for host in value.split(","))
+    _, _, netloc = parts.netloc.rpartition("@")
+    in_front = [_host_and_port(one) for one in netloc.split(",")]
+    listed = [value.split(",") for name, value in options if name == "port"]
+    ports = listed[-1] if listed else [port for _, port in in_front]
+    named = [value.split(",") for name, value in options if name in _PLACES]
+    if not named or netloc:
+        named.append([unquote(host) or "localhost" for host, _ in in_front])
+    for hosts in named:
+        for number, host in enumerate(hosts):
+            port = ports[0] if len(ports) == 1 else "".join(ports[number : number + 1])
+            yield host, int(port) if port.isdecimal() else None
 
 
-def _hosts(netloc: str) -> Iterable[str]:
-    """Yield all hosts, of which libpq allows several."""
-    for one in netloc.split(","):
-        yield (one[1:].partition("]")[0] if one.startswith("[") else one.partition(":")[0])
+def _host_and_port(text: str) -> tuple[str, str]:
+    if text.startswith("["):
+        host, _, port = text[1:].partition("]")
+        return host, port.removeprefix(":")
+    host, _, port = text.partition(":")
+    return host, port
 
 
 def _matches(pattern: str, host: str, port: int | None) -> bool:
     wanted, wanted_port = pattern, ""
-    if not _is_address(pattern) and "/" not in pattern:
-        wanted, _, wanted_port = pattern.partition(":")
-    elif pattern.startswith("["):
-        wanted, _, wanted_port = pattern[1:].partition("]")
-        wanted_port = wanted_port.removeprefix(":")
+    if (not _is_address(pattern) and "/" not in pattern) or pattern.startswith("["):
+        wanted, wanted_port = _host_and_port(pattern)
     if wanted_port and wanted_port != str(port):
         return False
     if _is_address(host) and (wanted == host or ("/" in wanted and _is_in(host, wanted))):

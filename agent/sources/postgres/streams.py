@@ -63,10 +63,12 @@ class PostgresStreams:
         self._known = known_tables(self._order.tables, self._order.schemas, ddl, at=at.ts)
         there = {(table.record.schema_name, table.record.name) for table in self._known.values()}
         self._joining = {*self._order.joining} - there
-        publications = self._check_position(at.ts)
+        publications, has_failover = self._check_position(at.ts)
         connection = connect(self._uri, replication=True)
         try:
             server, history = self._check_identity(connection, at.ts)
+            if self._names.owns_slot and not has_failover:
+                slots.enable_failover(connection, self._names.slot)
             self._connect = partial(session_on, self._uri, server.timeline)
             sightings, quiet = Sightings(), QuietChanges()
             stream = self._start(connection, publications, at.ts, arena, sightings, quiet)
@@ -78,8 +80,8 @@ class PostgresStreams:
                 self._converter.close()
             raise
 
-    def _check_position(self, resolved_ts: Ts) -> tuple[str, ...]:
-        """Check the position; return also the publications.
+    def _check_position(self, resolved_ts: Ts) -> tuple[tuple[str, ...], bool]:
+        """Check the position; return also the publications, and whether the slot follows a fail-over.
 
         Queries use a session of their own: a walsender would cache what it learns of a table through SQL, and decode
         older changes of that table with today's columns.
@@ -89,9 +91,9 @@ class PostgresStreams:
             primary_timeline(session)  # a standby may have the slot, and does not lend it
             if names.owns_slot:
                 slots.evict_reader(session, names.slot)
-            slots.check_position(session, names.slot, resolved_ts)
+            status = slots.check_position(session, names.slot, resolved_ts)
             publications = slots.publications(session, names)
-        return publications
+        return publications, status.has_failover
 
     def _prover(self, at: Position, sightings: Sightings, quiet: QuietChanges, history: Mapping[int, Ts]) -> Prover:
         return Prover(

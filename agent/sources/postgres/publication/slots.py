@@ -30,6 +30,7 @@ from agent.sources.postgres.server import slot_creation, table_locks
 from agent.sources.postgres.server.catalog import names_of
 from agent.sources.postgres.server.connection import Connection, catalog_session, connect
 from agent.sources.postgres.server.lsn import format_lsn, parse_lsn
+from agent.sources.postgres.server.slot_creation import FAILOVER_VERSION
 from agent.sources.postgres.server.sql import identifier, literal, qualified
 from agent.sources.postgres.server.terms import GENERATED_VERSION
 from reactor.ids import Ts
@@ -39,9 +40,6 @@ _NAME_LENGTH_MAX = 63
 #: reserved also for a changefeed that has none yet, so that checks before its creation hold
 _INCARNATION_LENGTH = 8
 _APPEND_SUFFIX = "_append"
-_FAILOVER_VERSION = 17
-#: options of slots in parentheses
-_OPTIONS_VERSION = 15
 _EVICTION_MS = 500
 _EVICTIONS_MAX = 10
 _PUBLISHED_AT_ONCE = 1_000
@@ -61,13 +59,15 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class SlotStatus:
-    """A slot as the server shows it; ``lost``: why it can no longer be read, empty if it can."""
+    """A slot as the server shows it; ``lost``: why it can no longer be read, empty if it can. ``has_failover``:
+    standbys copy it, or the server is too old for that."""
 
     plugin: str
     database: str
     active_pid: int
     confirmed_ts: Ts
     lost: str
+    has_failover: bool = True
 
 
 def names_for(cluster: str, changefeed: str, *, slot: str = "", publication: str = "", incarnation: str = "") -> Names:
@@ -183,38 +183,29 @@ def create_slot(connection: Connection, slot: str, wait: Wait | None = None) -> 
     :raises SourceError: the server refuses: name taken, none free, no privilege, wal_level.
     :raises ReadingStopped: the wait was ended.
     """
-    rows = slot_creation.create(connection, creation(slot, connection.server_version), wait or Wait())
+    command = slot_creation.command(slot, connection.server_version, exports=False)
+    rows = slot_creation.create(connection, command, wait or Wait())
     # a commit that starts exactly at the consistent point is the stream's
     return Ts(parse_lsn(rows[0][1] or "") - 1)
 
 
-def creation(slot: str, server_version: int) -> str:
-    """Return the command that creates a slot without a snapshot on a server of this major version."""
-    if server_version < _OPTIONS_VERSION:
-        options = "NOEXPORT_SNAPSHOT"
-    elif server_version < _FAILOVER_VERSION:
-        options = "(SNAPSHOT 'nothing')"
-    else:
-        options = "(SNAPSHOT 'nothing', FAILOVER)"
-    return f"CREATE_REPLICATION_SLOT {identifier(slot)} LOGICAL pgoutput {options}"
-
-
 def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
     """Return the slot's status; None if there is no such slot."""
-    reason = "invalidation_reason" if connection.server_version >= _FAILOVER_VERSION else "NULL"
+    newer = "invalidation_reason, failover" if connection.server_version >= FAILOVER_VERSION else "NULL, true"
     rows = connection.query(
         "SELECT plugin, database, coalesce(active_pid, 0), confirmed_flush_lsn, wal_status, "
-        f"{reason} FROM pg_catalog.pg_replication_slots WHERE slot_name = {literal(slot)}"
+        f"{newer} FROM pg_catalog.pg_replication_slots WHERE slot_name = {literal(slot)}"
     )
     if not rows:
         return None
-    plugin, database, pid, confirmed, wal_status, invalidation = rows[0]
+    plugin, database, pid, confirmed, wal_status, invalidation, failover = rows[0]
     lost = invalidation or ("wal_removed" if wal_status == "lost" else "")
-    return SlotStatus(plugin or "", database or "", int(pid or 0), Ts(parse_lsn(confirmed or "0/0") - 1), lost)
+    at = Ts(parse_lsn(confirmed or "0/0") - 1)
+    return SlotStatus(plugin or "", database or "", int(pid or 0), at, lost, has_failover=failover == "t")
 
 
-def check_position(connection: Connection, slot: str, resolved_ts: Ts) -> None:
-    """Check that the slot can resume exactly at the log's position.
+def check_position(connection: Connection, slot: str, resolved_ts: Ts) -> SlotStatus:
+    """Check that the slot can resume exactly at the log's position; return its status.
 
     :raises SnapshotLostByGCError: the server has invalidated it.
     :raises PositionLostError: it is gone, or past that position.
@@ -234,6 +225,15 @@ def check_position(connection: Connection, slot: str, resolved_ts: Ts) -> None:
             f"replication slot {slot} was moved to {format_lsn(status.confirmed_ts)} by somebody else, past the log's "
             f"{format_lsn(resolved_ts)}; {cure}"
         )
+    return status
+
+
+def enable_failover(connection: Connection, slot: str) -> None:
+    """Let standbys copy a slot of an earlier version, over a replication connection. Nobody may read the slot."""
+    try:
+        connection.query(f"ALTER_REPLICATION_SLOT {identifier(slot)} (FAILOVER true)")
+    except SourceError as error:
+        _log.warning("the slot does not follow a fail-over", slot=slot, error=str(error))
 
 
 def open_upstream(source: str, names: Names, tables: Sequence[TableRecord], wait: Wait | None = None) -> Position:

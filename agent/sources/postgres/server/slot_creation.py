@@ -14,8 +14,13 @@ from agent.pacing import ReadingStopped
 from agent.ports.snapshot import Wait
 from agent.sources.postgres.server.connection import Connection, Row, catalog_session
 from agent.sources.postgres.server.processes import described
+from agent.sources.postgres.server.sql import identifier
 from agent.sources.postgres.server.uri import Target
 
+#: standbys can copy slots
+FAILOVER_VERSION: Final = 17
+#: options of slots in parentheses
+_OPTIONS_VERSION: Final = 15
 _CREATE_TIMEOUT_S: Final = 600.0
 #: how soon a creation ends that is not wanted any more
 _STOP_S: Final = 0.25
@@ -30,6 +35,19 @@ _AWAITED_SQL: Final = (
     "ON a.pid = h.pid LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = w.transactionid "
     "WHERE w.pid = {pid} AND w.locktype = 'transactionid' AND NOT w.granted"
 )
+
+
+def command(slot: str, server_version: int, *, exports: bool, is_temporary: bool = False) -> str:
+    """Return the command that creates a slot on a server of this major version. ``exports``: with a snapshot. A slot
+    that lasts is copied by standbys, where the server knows that."""
+    snapshot, temporary = "export" if exports else "nothing", " TEMPORARY" if is_temporary else ""
+    if server_version < _OPTIONS_VERSION:
+        options = "EXPORT_SNAPSHOT" if exports else "NOEXPORT_SNAPSHOT"
+    elif server_version < FAILOVER_VERSION or is_temporary:
+        options = f"(SNAPSHOT '{snapshot}')"
+    else:
+        options = f"(SNAPSHOT '{snapshot}', FAILOVER)"
+    return f"CREATE_REPLICATION_SLOT {identifier(slot)}{temporary} LOGICAL pgoutput {options}"
 
 
 def create(connection: Connection, command: str, wait: Wait) -> list[Row]:

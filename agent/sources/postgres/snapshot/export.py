@@ -77,8 +77,8 @@ def create_slot(
         # The exporter is idle in a transaction for as long as the snapshot is needed.
         connection.unlimit()
         timeline = read_identity(connection).timeline
-        temporary = " TEMPORARY" if is_temporary else ""
-        command = f"CREATE_REPLICATION_SLOT {identifier(slot)}{temporary} LOGICAL pgoutput EXPORT_SNAPSHOT"
+        version = connection.server_version
+        command = slot_creation.command(slot, version, exports=True, is_temporary=is_temporary)
         [row] = slot_creation.create(connection, command, wait or Wait())
         _, consistent_point, snapshot, _ = row
         assert consistent_point is not None

@@ -124,6 +124,11 @@ def test_a_secret_that_is_a_reference_is_none(files: Path) -> None:
         ("mysql://u@[2001:db8::1]:3306/d", True),
         ("mysql://u@[2001:db9::1]/d", False),
         ("mysql://u@/d", False),
+        ("postgresql://u@192.168.0.1:3306,db.example.org:5/d", True),
+        ("postgresql://u@192.168.0.1,db.example.org:3306/d", False),
+        ("postgresql://u@192.168.0.1,db.example.org/d?port=3306", True),
+        ("postgresql://u@192.168.0.1,db.example.org/d?port=1,3306", False),
+        ("postgresql://u@/d?host=192.168.0.1,other.example&port=3306", False),
     ],
 )
 def test_hosts_of_sources(tmp_path: Path, uri: str, is_allowed: bool) -> None:

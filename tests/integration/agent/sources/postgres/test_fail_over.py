@@ -116,6 +116,40 @@ async def test_a_standby_is_waited_for(rig: SyncRig, standby: StandbyPostgres) -
     assert _ids(rig) == [1, 2]
 
 
+@pytest.mark.matrix
+async def test_the_primary_is_found_among_several_hosts(rig: SyncRig, standby: StandbyPostgres) -> None:
+    """The standby comes first; where it has found the primary last, it looks first."""
+    rig.uri = (
+        f"postgresql://postgres:{standby.password}@127.0.0.1:{standby.port},127.0.0.1:{rig.database.port}/{rig.name}"
+    )
+    async with rig.running(rig.unit(system_id=_system_id(rig))):
+        rig.execute("INSERT INTO t VALUES (1, 'before')")
+        await rig.wait_resolved()
+        await _until_ready(rig, standby)
+        await to_thread.run_sync(rig.database.stop)
+        await to_thread.run_sync(standby.promote)
+        rig.execute("INSERT INTO t VALUES (2, 'after')")
+        await rig.wait_resolved()
+    assert _ids(rig) == [1, 2]
+    standby.stop()
+    with pytest.raises(SourceUnreachableError, match=r"no primary of postgresql://127.* answers: .* tried again"):
+        rig.execute("SELECT 1")
+
+
+@pytest.mark.matrix
+async def test_a_slot_of_an_earlier_version_is_copied_from_now_on(rig: SyncRig, standby: StandbyPostgres) -> None:
+    """Those that were made with a snapshot were made without ``FAILOVER``."""
+    slot = f"pg_replication_slots WHERE slot_name = '{rig.names.slot}'"
+    with connect(rig.uri, replication=True) as connection:
+        connection.query(f'ALTER_REPLICATION_SLOT "{rig.names.slot}" (FAILOVER false)')
+    assert rig.database.execute(f"SELECT failover FROM {slot}") == [[False]]
+    async with rig.running(rig.unit(system_id=_system_id(rig))):
+        await rig.wait_resolved()
+        assert rig.database.execute(f"SELECT failover FROM {slot}") == [[True]]
+        await _until_ready(rig, standby)
+
+
+@pytest.mark.matrix
 async def test_an_old_primary_is_not_followed(rig: SyncRig) -> None:
     """One that was cut off, and still answers."""
     unit = rig.unit(system_id=_system_id(rig), timeline=2)

@@ -16,7 +16,7 @@ from agent.errors import (
     SnapshotLostByGCError,
     SourceUnreachableError,
 )
-from agent.ports.source import Position, Scope, StreamOrder
+from agent.ports.source import BEGIN, Identity, Position, Scope, StreamOrder
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.sources import open_source
@@ -33,6 +33,7 @@ from capture.embedded import EmbeddedMariaDB
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
 from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.sources.mysql.binlog_rig import describe, follow, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 
@@ -407,6 +408,18 @@ def test_another_server_continues_by_gtid_under_a_new_epoch(flavour: type[Embedd
         # the old one has not what was written to the new one
         with pytest.raises(PositionLostError):
             _go_on(old, reached)
+        begun = Position(end.resolved, end.to_json())
+        there.check_identity(end.identity, begun)
+        there.check_identity(reached.identity, log)
+        with pytest.raises(PositionLostError, match="lacks transactions"):
+            left.check_identity(reached.identity, log)
+        with pytest.raises(PositionLostError, match="began on another; name that server"):
+            there.check_identity(Identity("another"), BEGIN)
+        # the snapshot's rows may be of transactions that the new one never got
+        ahead = TableRecord(table_id=1, schema_name="c", name="t", key=("i",), consistent_ts=Ts(end.ts + 1))
+        streams = there.streams(StreamOrder((ahead,), end.identity, reader=4_200_000))
+        with pytest.raises(PositionLostError, match="may lack what the snapshot was read with"):
+            streams.open(begun, Arena(1 << 16))
 
 
 def _go_on(server: EmbeddedMariaDB, position: SourcePosition) -> None:

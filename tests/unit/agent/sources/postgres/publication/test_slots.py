@@ -8,6 +8,7 @@ from agent.errors import NEW_POSITION, PositionLostError, SnapshotLostByGCError
 from agent.sources.postgres.publication import slots
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.refusals import refusal
+from agent.sources.postgres.server.slot_creation import command
 from agent.sources.postgres.server.uri import parse_uri
 from reactor.ids import Ts
 
@@ -32,12 +33,12 @@ class Played:
     ("row", "kind"),
     [
         (None, PositionLostError),
-        (("pgoutput", "d", "0", "0/10", "lost", "wal_removed"), SnapshotLostByGCError),
-        (("pgoutput", "d", "0", "0/10", "lost", None), SnapshotLostByGCError),
-        (("pgoutput", "d", "0", "0/10", "unreserved", "idle_timeout"), SnapshotLostByGCError),
-        (("pgoutput", "other", "0", "0/10", "reserved", None), PositionLostError),
-        (("test_decoding", "d", "0", "0/10", "reserved", None), PositionLostError),
-        (("pgoutput", "d", "0", "0/FFFF", "reserved", None), PositionLostError),
+        (("pgoutput", "d", "0", "0/10", "lost", "wal_removed", "t"), SnapshotLostByGCError),
+        (("pgoutput", "d", "0", "0/10", "lost", None, "t"), SnapshotLostByGCError),
+        (("pgoutput", "d", "0", "0/10", "unreserved", "idle_timeout", "t"), SnapshotLostByGCError),
+        (("pgoutput", "other", "0", "0/10", "reserved", None, "t"), PositionLostError),
+        (("test_decoding", "d", "0", "0/10", "reserved", None, "t"), PositionLostError),
+        (("pgoutput", "d", "0", "0/FFFF", "reserved", None, "t"), PositionLostError),
     ],
 )
 def test_a_slot_that_cannot_continue(row: Row | None, kind: type[PositionLostError]) -> None:
@@ -49,7 +50,7 @@ def test_a_slot_that_cannot_continue(row: Row | None, kind: type[PositionLostErr
 
 
 def test_a_slot_that_can() -> None:
-    row = ("pgoutput", "d", "0", "0/20", "reserved", None)
+    row = ("pgoutput", "d", "0", "0/20", "reserved", None, "t")
     slots.check_position(cast("Connection", Played(row)), "s", Ts(0x20))
 
 
@@ -69,10 +70,15 @@ def test_what_the_server_refuses(state: str, message: str, kind: type[PositionLo
 
 
 @pytest.mark.parametrize(
-    ("version", "options"),
-    [(14, "NOEXPORT_SNAPSHOT"), (15, "(SNAPSHOT 'nothing')"), (16, "(SNAPSHOT 'nothing')")]
-    + [(version, "(SNAPSHOT 'nothing', FAILOVER)") for version in (17, 18)],
+    ("version", "options", "exporting"),
+    [(14, "NOEXPORT_SNAPSHOT", "EXPORT_SNAPSHOT"), (15, "(SNAPSHOT 'nothing')", "(SNAPSHOT 'export')")]
+    + [(16, "(SNAPSHOT 'nothing')", "(SNAPSHOT 'export')")]
+    + [(version, "(SNAPSHOT 'nothing', FAILOVER)", "(SNAPSHOT 'export', FAILOVER)") for version in (17, 18)],
 )
-def test_a_slot_is_created_by_what_the_server_understands(version: int, options: str) -> None:
-    """PostgreSQL 14 has no parentheses."""
-    assert slots.creation("s", version) == f'CREATE_REPLICATION_SLOT "s" LOGICAL pgoutput {options}'
+def test_a_slot_is_created_by_what_the_server_understands(version: int, options: str, exporting: str) -> None:
+    """PostgreSQL 14 has no parentheses, and standbys copy slots from 17 on."""
+    begin = 'CREATE_REPLICATION_SLOT "s"'
+    assert command("s", version, exports=False) == f"{begin} LOGICAL pgoutput {options}"
+    assert command("s", version, exports=True) == f"{begin} LOGICAL pgoutput {exporting}"
+    temporary = command("s", version, exports=True, is_temporary=True)
+    assert temporary == f"{begin} TEMPORARY LOGICAL pgoutput {exporting}".replace(", FAILOVER", "")

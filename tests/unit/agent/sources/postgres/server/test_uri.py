@@ -51,6 +51,32 @@ def test_a_unix_socket() -> None:
     assert str(target) == "postgresql:///run/pg:5433/db"
 
 
+@pytest.mark.parametrize(
+    ("uri", "places"),
+    [
+        ("postgresql://u@a:1,b:2/d", ["a:1", "b:2"]),
+        ("postgresql://u:p,w%40@a,b:2,[::1]/d", ["a:5432", "b:2", "[::1]:5432"]),
+        ("postgresql://u@a,b/d?port=7", ["a:7", "b:7"]),
+        ("postgresql://u@/d?host=a,/run/pg&port=1,2", ["a:1", "/run/pg:2"]),
+        ("postgresql://u@[fe80::1]:5/d", ["[fe80::1]:5"]),
+    ],
+)
+def test_several_hosts(uri: str, places: list[str]) -> None:
+    target = parse_uri(uri)
+    assert [str(place) for place in target.places] == [f"postgresql://{place}/d" for place in places]
+    assert str(target) == f"postgresql://{','.join(places)}/d"
+    assert target.wants_primary == (len(places) > 1)
+    assert {place.password for place in target.places} == {target.password}
+
+
+@pytest.mark.parametrize(
+    ("value", "wants_primary"), [("any", False), ("primary", True), ("read-write", True), ("", True)]
+)
+def test_a_standby_is_passed_over(value: str, wants_primary: bool) -> None:
+    query = f"?target_session_attrs={value}" if value else ""
+    assert parse_uri(f"postgresql://u@a,b/d{query}").wants_primary == wants_primary
+
+
 def test_passwords_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pw").write_text("from file\n")
     monkeypatch.setenv("PGPW", "from env")
