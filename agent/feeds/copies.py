@@ -241,7 +241,7 @@ def place(
     feed: Feed, table: TableRecord, spans: tuple[TableSpan, ...], number: int, *, timeline: int, cut: int = 0
 ) -> None:
     """Replace the table by a finished copy; idempotent. ``timeline``: of the server whose log the table has followed up
-    to the copy. ``cut``: the number of the repartition that made the spans.
+    to the copy, 0 if an earlier version reads it. ``cut``: the number of the repartition that made the spans.
 
     :raises CopyLostError: the copy is gone, or incomplete, or of another timeline.
     :raises SinkError: the sink refuses it.
@@ -252,7 +252,7 @@ def place(
     manifest = feed.manifest(source_name(table.table_id, number))
     schema, files = _read(manifest)
     plan = manifest.read_plan()
-    if plan is not None and plan.timeline not in (0, timeline):
+    if plan is not None and timeline and plan.timeline not in (0, timeline):
         raise CopyLostError(
             f"a standby was promoted since {table.schema_name}.{table.name} was copied, and may lack rows of the copy; "
             "the table is copied again"

@@ -24,7 +24,7 @@ from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.publication.slots import Names
 from agent.sources.postgres.server.connection import Connection, catalog_session, connect
-from agent.sources.postgres.server.identity import primary_timeline, read_history, read_identity, session_on
+from agent.sources.postgres.server.identity import Timelines, primary_timeline, read_branches, read_identity, session_on
 from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.refusals import UnconvertibleError
 from agent.sources.postgres.server.sql import is_text
@@ -66,13 +66,13 @@ class PostgresStreams:
         publications, has_failover = self._check_position(at.ts)
         connection = connect(self._uri, replication=True)
         try:
-            server, history = self._check_identity(connection, at.ts)
+            server, timelines = self._check_identity(connection, at.ts)
             if self._names.owns_slot and not has_failover:
                 slots.enable_failover(connection, self._names.slot)
             self._connect = partial(session_on, self._uri, server.timeline)
             sightings, quiet = Sightings(), QuietChanges()
             stream = self._start(connection, publications, at.ts, arena, sightings, quiet)
-            prover = self._prover(at, sightings, quiet, history)
+            prover = self._prover(at, sightings, quiet, timelines)
             return PostgresStream(connection, stream, prover, server, self._converter)
         except BaseException:
             connection.close()
@@ -95,7 +95,7 @@ class PostgresStreams:
             publications = slots.publications(session, names)
         return publications, status.has_failover
 
-    def _prover(self, at: Position, sightings: Sightings, quiet: QuietChanges, history: Mapping[int, Ts]) -> Prover:
+    def _prover(self, at: Position, sightings: Sightings, quiet: QuietChanges, timelines: Timelines) -> Prover:
         return Prover(
             self._connect,
             slots.all_publications(self._names),
@@ -108,7 +108,7 @@ class PostgresStreams:
             joining=self._joining,
             schemas={table: known.schema for table, known in self._known.items() if known.schema is not None},
             is_ours=self._names.owns_publication,
-            history=history,
+            timelines=timelines,
         )
 
     def _wanted(self) -> Wanted:
@@ -122,9 +122,9 @@ class PostgresStreams:
             ignored=lambda schema, name: rules_for(config.filter, schema, name).events,
         )
 
-    def _check_identity(self, connection: Connection, resolved_ts: Ts) -> tuple[Identity, Mapping[int, Ts]]:
-        """Check that the log's position means the same at this server. Return also its history; timeline 0 is there for
-        the one that was expected."""
+    def _check_identity(self, connection: Connection, resolved_ts: Ts) -> tuple[Identity, Timelines]:
+        """Check that the log's position means the same at this server. Return also its timelines; 0 among the
+        branches is the one that was expected."""
         found, expected = read_identity(connection), self._identity
         if expected.system_id not in ("", found.system_id):
             raise PositionLostError(
@@ -136,24 +136,23 @@ class PostgresStreams:
                 f"{connection.target} is on timeline {found.timeline}, and the log was read on {expected.timeline}: it "
                 "is an old primary; it is tried again until the new one answers there"
             )
-        history = read_history(connection, found.timeline)
+        branches = read_branches(connection, found.timeline)
         if expected.system_id and found.timeline > expected.timeline:
-            branch = self._check_branch(connection, expected.timeline, history, resolved_ts)
-            history = {**history, 0: branch}
+            branches[0] = self._check_branch(connection, expected.timeline, branches, resolved_ts)
         if found.flushed_ts < resolved_ts:
             raise PositionLostError(
                 f"{connection.target} was set back to {format_lsn(found.flushed_ts)}, behind the log's "
                 f"{format_lsn(resolved_ts)}; {NEW_POSITION}"
             )
         self._identity = found.identity
-        return found.identity, history
+        return found.identity, Timelines(found.timeline, branches)
 
-    def _check_branch(self, connection: Connection, timeline: int, history: Mapping[int, Ts], resolved_ts: Ts) -> Ts:
+    def _check_branch(self, connection: Connection, timeline: int, branches: Mapping[int, Ts], resolved_ts: Ts) -> Ts:
         """Return where a promoted server has another log than ``timeline``.
 
         :raises PositionLostError: more was read of that one.
         """
-        branch = history.get(timeline)
+        branch = branches.get(timeline)
         # chunks of the snapshot may be of later moments than the log
         read_ts = max([resolved_ts, *(table.consistent_ts for table in self._order.tables)])
         if branch is None or branch <= read_ts:

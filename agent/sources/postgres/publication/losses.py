@@ -64,16 +64,16 @@ def refuse_other_publications(before: Proof, now: Catalog, names: Collection[str
         )
 
 
-def refuse_other_history(before: Proof, digest: str, history: Mapping[int, Ts]) -> None:
+def refuse_other_history(before: Proof, digest: str, branches: Mapping[int, Ts]) -> None:
     """Check a proof that may be of another server, in whose place this one was promoted. ``digest``: of this one's
-    catalog; ``history``: from where on it has another log than others, by their timelines.
+    catalog; ``branches``: see ``server.identity.Timelines``.
 
     A reading from behind there may have seen what this server never had, and transactions whose numbers it gives to
     others. It counts only if this server has all that it saw.
 
     :raises PositionLostError: it has not.
     """
-    branch_ts = history.get(before.timeline)
+    branch_ts = branches.get(before.timeline)
     if branch_ts is not None and before.read_ts >= branch_ts and before.digest != digest:
         raise PositionLostError(
             "a standby was promoted, and has another catalog than its primary had when that was read last, at "
@@ -115,7 +115,6 @@ def following(
         clean=frozenset(clean),
         unseen=tuple(unseen),
         read_ts=now.end_ts,
-        timeline=now.timeline,
     )
 
 

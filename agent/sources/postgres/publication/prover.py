@@ -35,6 +35,7 @@ from agent.sources.postgres.publication.unnamed_roots import UnnamedRoots
 from agent.sources.postgres.server import xids
 from agent.sources.postgres.server.catalog import read_schemas, table_ids_of
 from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.identity import UNKNOWN_TIMELINES, Timelines
 from agent.sources.postgres.server.idle import IdleServer
 from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.terms import read_terms
@@ -44,20 +45,22 @@ from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind
 from reactor.records.tables.table import TableRecord
 
 
-def first_proof(connection: Connection, publications: Sequence[str], table_ids: Sequence[int]) -> str:
+def first_proof(
+    connection: Connection, publications: Sequence[str], table_ids: Sequence[int], *, timeline: int = 0
+) -> str:
     """Return a changefeed's initial proof: read in the transaction whose snapshot is its start, or before its slot is
     created."""
     digest.prepare(connection, publications, table_ids)
     seen = digest.read(connection)
     proof = losses.first(published.read(connection, publications, table_ids), seen, table_ids)
-    return replace(proof, types=dict(type_facts.read(connection, table_ids).values)).to_text(FIRST_MAX)
+    types = dict(type_facts.read(connection, table_ids).values)
+    return replace(proof, types=types, timeline=timeline).to_text(FIRST_MAX)
 
 
 class Prover:
     """The prover of one stream. ``known``: the tables at ``at``, the position of ``proof``, which is empty if the log
     is of a version without proofs: then the first reading is trusted. ``joining``: what has joined, or is given up, is
-    removed. ``is_ours``: see ``losses.lost``. ``history``: from where on the server has another log than on earlier
-    timelines."""
+    removed. ``is_ours``: see ``losses.lost``. ``timelines``: the server's."""
 
     def __init__(
         self,
@@ -73,12 +76,12 @@ class Prover:
         joining: set[Name] | None = None,
         schemas: Mapping[int, TableSchema] | None = None,
         is_ours: bool = False,
-        history: Mapping[int, Ts] | None = None,
+        timelines: Timelines = UNKNOWN_TIMELINES,
     ) -> None:
         self._connect = connect
         self._publications = publications
         self._is_ours = is_ours
-        self._history = history or {}
+        self._timelines = timelines
         self._known = known
         self._at = at
         self._proof = Proof.from_text(proof) if proof else None
@@ -195,7 +198,7 @@ class Prover:
             now = published.read(connection, self._publications, {*watched, *refused}, others=others)
             facts = type_facts.read(connection, watched)
             before = self._proof or replace(losses.first(now, seen, found.known), types=dict(facts.values))
-            losses.refuse_other_history(before, seen, self._history)
+            losses.refuse_other_history(before, seen, self._timelines.branches)
             losses.refuse_other_publications(before, now, self._publications, behind=self._at)
             absorbed = losses.absorbed(now, found.known, self._wanted.named_or(self._joining.names))
             for table, reason in losses.lost(before, now, found.old, absorbed=absorbed, is_ours=self._is_ours).items():
@@ -227,6 +230,7 @@ class Prover:
         self._is_prepared = found.known.keys() == asked_for
         self._known = found.known
         proof = losses.following(before, now, seen, known=found.known, held=found.held, clean=clean, unseen=unseen)
+        proof = replace(proof, timeline=self._timelines.now)
         passed = frozenset(passed_over - found.known.keys())
         self._proof = replace(
             proof, newcomers=found.newcomers, types=dict(facts.values), leaves=leaves, passed_over=passed, empty=empty

@@ -16,7 +16,6 @@ from agent.errors import SourceError
 from agent.sources.postgres.publication.proof import ColumnFacts, RowKey
 from agent.sources.postgres.server import xids
 from agent.sources.postgres.server.connection import Connection, Row
-from agent.sources.postgres.server.identity import TIMELINE_SQL
 from agent.sources.postgres.server.lsn import END_SQL, last_ts
 from agent.sources.postgres.server.sql import literal, qualified
 from agent.sources.postgres.server.terms import TERMS_VERSION
@@ -32,7 +31,7 @@ _MOVED_SQL: Final = (
     "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r'"
 )
 _KINDS: Final = ("insert", "update", "delete", "truncate")
-_NOW_SQL: Final = f"SELECT pg_catalog.pg_current_snapshot()::text, {TIMELINE_SQL}, {END_SQL}"
+_NOW_SQL: Final = f"SELECT pg_catalog.pg_current_snapshot()::text, {END_SQL}"
 _PUBLICATIONS_SQL: Final = (
     "SELECT oid::int8, xmin::text, pubname, puballtables, pubviaroot, pubinsert, pubupdate, pubdelete, pubtruncate "
     "FROM pg_catalog.pg_publication "
@@ -131,7 +130,6 @@ class Catalog:
     parents: Mapping[int, int]
     xids: Mapping[RowKey, int]
     running: frozenset[int] = frozenset()
-    timeline: int = 0
 
     def shows(self, xid: int) -> bool:
         """Return whether the transaction's effects are visible; a commit is sent slightly before."""
@@ -272,7 +270,7 @@ def read(
 ) -> Catalog:
     """The publications of these names, and what concerns these tables; inside ``one_moment``. ``others``: tables that
     need no columns and keys."""
-    [[snapshot, timeline, *end]] = connection.query(_NOW_SQL)
+    [[snapshot, *end]] = connection.query(_NOW_SQL)
     horizon, ahead, running = xids.parse_snapshot(str(snapshot))
     reader = _Reader(connection, ahead, {})
     publications = reader.publications(names)
@@ -280,8 +278,7 @@ def read(
     members = [table for publication in publications.values() for table in publication.members]
     tables = reader.tables({*table_ids, *others, *members, *parents, *parents.values()}, table_ids)
     end_ts = last_ts(*(int(number or 0) for number in end))
-    place = running, int(timeline or "0", 16)
-    return Catalog(horizon, ahead, end_ts, publications, tables, parents, reader.xids, *place)
+    return Catalog(horizon, ahead, end_ts, publications, tables, parents, reader.xids, running)
 
 
 @dataclass(frozen=True, slots=True)

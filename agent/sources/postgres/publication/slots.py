@@ -29,6 +29,7 @@ from agent.sources.postgres.publication.prover import first_proof
 from agent.sources.postgres.server import slot_creation, table_locks
 from agent.sources.postgres.server.catalog import names_of
 from agent.sources.postgres.server.connection import Connection, catalog_session, connect
+from agent.sources.postgres.server.identity import primary_timeline
 from agent.sources.postgres.server.lsn import format_lsn, parse_lsn
 from agent.sources.postgres.server.slot_creation import FAILOVER_VERSION
 from agent.sources.postgres.server.sql import identifier, literal, qualified
@@ -247,7 +248,8 @@ def open_upstream(source: str, names: Names, tables: Sequence[TableRecord], wait
     with catalog_session(source) as session:
         ensure_publications(session, names, tables, has_slot=False)
         drop_slot(session, names.slot)  # of an attempt without a record: what was published since is unknown
-        proof = first_proof(session, all_publications(names), [table.table_id for table in tables])
+        ids = [table.table_id for table in tables]
+        proof = first_proof(session, all_publications(names), ids, timeline=primary_timeline(session))
     with connect(source, replication=True) as connection:
         return Position(create_slot(connection, names.slot, wait), proof)
 
@@ -258,6 +260,7 @@ def drop_upstream(source: str, names: Names) -> None:
     :raises SourceError: the server refuses or cannot be reached; call again.
     """
     with catalog_session(source) as connection:
+        primary_timeline(connection)  # a standby may have a copy of the slot, or none
         if names.owns_slot:
             drop_slot(connection, names.slot)
         for name in all_publications(names) if names.owns_publication else ():

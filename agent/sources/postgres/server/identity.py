@@ -4,18 +4,19 @@ A standby that is promoted continues the log under a new timeline, which shares 
 the place where it branched off (https://www.postgresql.org/docs/current/continuous-archiving.html#BACKUP-TIMELINES).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from agent.errors import SourceUnreachableError, StatementRefusedError
+from agent.errors import SourceAuthError, SourceUnreachableError, StatementRefusedError
 from agent.ports.source import Identity
 from agent.sources.postgres.server.connection import Connection, catalog_session
 from agent.sources.postgres.server.lsn import parse_lsn
 from reactor.ids import Ts
 
+_STANDBY_SQL: Final = "SELECT pg_catalog.pg_is_in_recovery()"
 #: a primary's timeline, in hexadecimal: the name of the file that it writes begins with it
-TIMELINE_SQL: Final = "left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8)"
-_PRIMARY_SQL: Final = f"SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN NULL ELSE {TIMELINE_SQL} END"
+_TIMELINE_SQL: Final = "SELECT left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,18 @@ class SystemIdentity:
         return Identity(self.system_id, self.timeline)
 
 
+@dataclass(frozen=True, slots=True)
+class Timelines:
+    """The timelines of a server's log. ``now``: the one that it writes, 0 if it is not known. ``branches``: those that
+    this one descends from, and the first position at which it has another log than each."""
+
+    now: int = 0
+    branches: Mapping[int, Ts] = field(default_factory=dict)
+
+
+UNKNOWN_TIMELINES: Final = Timelines()
+
+
 def read_identity(connection: Connection) -> SystemIdentity:
     """Read the identity over a replication connection.
 
@@ -40,9 +53,8 @@ def read_identity(connection: Connection) -> SystemIdentity:
     return SystemIdentity(str(system_id), int(timeline or 0), parse_lsn(position or "0/0"))
 
 
-def read_history(connection: Connection, timeline: int) -> dict[int, Ts]:
-    """Return the timelines that ``timeline`` descends from, as far as its file tells, and the first position at which
-    it has another log than each. ``connection``: a replication connection.
+def read_branches(connection: Connection, timeline: int) -> dict[int, Ts]:
+    """Return ``Timelines.branches``, as far as the server's file tells. ``connection``: a replication connection.
 
     :raises SourceError: the server does not answer.
     """
@@ -57,16 +69,21 @@ def read_history(connection: Connection, timeline: int) -> dict[int, Ts]:
 
 
 def primary_timeline(session: Connection) -> int:
-    """Return the timeline on which the server writes.
+    """Return the timeline on which the server writes; 0 if it has no files that tell, as one whose storage is not
+    PostgreSQL's own.
 
     :raises SourceUnreachableError: it is a standby.
     """
-    [[digits]] = session.query(_PRIMARY_SQL)
-    if digits is None:
+    [[is_standby]] = session.query(_STANDBY_SQL)
+    if is_standby == "t":
         raise SourceUnreachableError(
             f"{session.target} is a standby; it is tried again until it is promoted, or the primary answers there"
         )
-    return int(digits, 16)
+    try:
+        [[digits]] = session.query(_TIMELINE_SQL)
+    except (StatementRefusedError, SourceAuthError):
+        return 0
+    return int(digits or "0", 16)
 
 
 def session_on(source: str, timeline: int) -> Connection:
@@ -78,7 +95,7 @@ def session_on(source: str, timeline: int) -> Connection:
     """
     session = catalog_session(source)
     try:
-        if (found := primary_timeline(session)) != timeline:
+        if (found := primary_timeline(session)) not in (0, timeline):
             raise SourceUnreachableError(
                 f"{session.target} answers on timeline {found}, and the stream is on {timeline}: it is another server; "
                 "the stream is opened again"

@@ -39,6 +39,11 @@ _OF_SLOTS: Final = re.compile(
 )
 _OF_PUBLICATIONS: Final = frozenset({"get_publication_oid", "GetPublicationByName"})
 _OF_REPLICATION: Final = frozenset({"InitPostgres", "CheckSlotPermissions"})
+#: routines that refuse what a standby cannot do; a primary's sessions of ours are never read-only
+_OF_STANDBYS: Final = frozenset(
+    {"pg_current_wal_insert_lsn", "pg_current_wal_lsn", "pg_walfile_name", "CheckLogicalDecodingRequirements"}
+    | {"PreventCommandIfReadOnly", "PreventCommandDuringRecovery"}
+)
 _SEGMENT: Final = re.compile(r"\b[0-9A-F]{24}\b")
 
 
@@ -89,6 +94,8 @@ def refusal(fields: ErrorFields, target: Target) -> SourceError:
             return SlotInUseError(f"{message}; it is free once the other reader (or its dead connection) is gone")
         case "55000" if "wal_level" in message:
             return SourceConfigError(f"{target} has not wal_level = logical; set it and restart PostgreSQL")
+        case "55000" | "25006" | "0A000" if routine in _OF_STANDBYS or "recovery" in message:
+            return SourceUnreachableError(f"{target} is a standby ({message}); it is tried again until it is promoted")
         case "55000" if "can no longer" in message or "invalidated" in message:
             return SnapshotLostByGCError(f"{message}; {NEW_POSITION}")
         case "55000" if "slot" in message or _OF_SLOTS.match(routine):

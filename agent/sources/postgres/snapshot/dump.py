@@ -125,7 +125,7 @@ class PostgresDumper:
     ) -> "Iterator[PostgresDump]":
         is_beside = order.log is not None  # the log keeps what comes after an earlier run's snapshot
         timeline = self._timeline()
-        if previous is not None and previous.timeline not in (0, timeline):
+        if previous is not None and timeline and previous.timeline not in (0, timeline):
             previous = None  # its rows may have what the promoted server never had
         is_resumed = previous is not None if is_beside else self._prepare_slot(previous, order.epoch)
         known = previous if is_resumed else None
@@ -142,8 +142,9 @@ class PostgresDumper:
             if known or is_beside:
                 position = known.position if known else ""
             else:
-                position = first_proof(guard, self._publications, [table.record.table_id for table in plan.tables])
-            plan = replace(plan, position=position, timeline=timeline)
+                ids = [table.record.table_id for table in plan.tables]
+                position = first_proof(guard, self._publications, ids, timeline=export.timeline)
+            plan = replace(plan, position=position, timeline=export.timeline)
             yield PostgresDump(order, plan, export, guard, executor, terms)
 
     def settle(self, tables: Sequence[TableRecord]) -> tuple[TableRecord, ...]:
@@ -172,7 +173,7 @@ class PostgresDumper:
         else:  # slot names have up to 63 characters; the slot of an earlier run may take a moment to end
             slot = f"{self._slot[:44]}_dump_{uuid4().hex[:12]}"
             export = create_slot(self._target, slot, wait, is_temporary=True)
-        if export.timeline != timeline:
+        if timeline not in (0, export.timeline):
             export.close()
             raise SourceUnreachableError(
                 f"another server was promoted behind {self._target} as the dump began; try again"

@@ -173,8 +173,9 @@ class SchemaTracker:
         ]
 
     def _is_taken(self, table: TableSchema | TableRecord, names: Mapping[int, Path]) -> bool:
-        """Return whether a table that is known by this one's name has it today: names have been exchanged since."""
-        return bool(names) and any(names.get(number) == _path(table) for number in self._others_of_name(table))
+        """Return whether another known table has this one's name today: names have been exchanged since. It need not be
+        the one that is known by the name: that one's name of today may be a third one's, which has gone on to this."""
+        return any(names.get(number) == _path(table) for number in self.known if number != table.table_id)
 
     def note(self, declared: TableSchema, ts: Ts, xid: int, *, is_first: bool = False) -> TableSchema:
         """Note a known table as the stream declares it in the transaction ``xid`` (32 bits), which ends at ``ts``;

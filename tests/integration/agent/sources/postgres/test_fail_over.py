@@ -8,10 +8,13 @@ import pytest
 from anyio import to_thread
 
 from agent.errors import PositionLostError, SourceUnreachableError
-from agent.ports.source import Identity
+from agent.ports.source import BEGIN, Identity, Scope
 from agent.settings import SyncSettings
+from agent.sources import open_source
+from agent.sources.postgres.publication import slots
 from agent.sources.postgres.server.connection import connect
 from capture.embedded import EmbeddedPostgres
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
 from tests.integration.agent.sources.postgres.standby import StandbyPostgres
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, make_rig, wait_until
 
@@ -150,6 +153,26 @@ async def test_a_slot_of_an_earlier_version_is_copied_from_now_on(rig: SyncRig, 
 
 
 @pytest.mark.matrix
+async def test_a_standby_is_no_source_and_nothing_is_taken_for_gone_there(
+    rig: SyncRig, standby: StandbyPostgres
+) -> None:
+    """An address may lead to it for a moment; what it lacks, or does not let go, is not lost."""
+    async with rig.running(rig.unit(system_id=_system_id(rig))):
+        await _until_ready(rig, standby)
+    source = open_source(standby.uri(rig.name), Scope("t", rig.name, SinkMode.UPSERT, ChangefeedConfig()))
+    names = rig.names
+    for ask in (
+        source.current_ts,
+        lambda: source.prepare(()),
+        lambda: source.begin(rig.tables),
+        lambda: source.begin_again(rig.tables, BEGIN, Identity(_system_id(rig), 1)),
+        lambda: slots.drop_upstream(standby.uri(rig.name), names),
+    ):
+        with pytest.raises(SourceUnreachableError, match="is a standby"):
+            ask()
+    assert rig.database.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{names.slot}'") == [[1]]
+
+
 async def test_an_old_primary_is_not_followed(rig: SyncRig) -> None:
     """One that was cut off, and still answers."""
     unit = rig.unit(system_id=_system_id(rig), timeline=2)
