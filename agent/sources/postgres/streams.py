@@ -24,7 +24,14 @@ from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.publication.slots import Names
 from agent.sources.postgres.server.connection import Connection, catalog_session, connect
-from agent.sources.postgres.server.identity import Timelines, primary_timeline, read_branches, read_identity, session_on
+from agent.sources.postgres.server.identity import (
+    Timelines,
+    primary_timeline,
+    read_branches,
+    read_identity,
+    refuse_another,
+    session_on,
+)
 from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.refusals import UnconvertibleError
 from agent.sources.postgres.server.sql import is_text
@@ -63,10 +70,11 @@ class PostgresStreams:
         self._known = known_tables(self._order.tables, self._order.schemas, ddl, at=at.ts)
         there = {(table.record.schema_name, table.record.name) for table in self._known.values()}
         self._joining = {*self._order.joining} - there
-        publications, has_failover = self._check_position(at.ts)
+        timeline, publications, has_failover = self._check_position(at.ts)
         connection = connect(self._uri, replication=True)
         try:
             server, timelines = self._check_identity(connection, at.ts)
+            refuse_another(connection, timeline, server.timeline)
             if self._names.owns_slot and not has_failover:
                 slots.enable_failover(connection, self._names.slot)
             self._connect = partial(session_on, self._uri, server.timeline)
@@ -80,20 +88,20 @@ class PostgresStreams:
                 self._converter.close()
             raise
 
-    def _check_position(self, resolved_ts: Ts) -> tuple[tuple[str, ...], bool]:
-        """Check the position; return also the publications, and whether the slot follows a fail-over.
+    def _check_position(self, resolved_ts: Ts) -> tuple[int, tuple[str, ...], bool]:
+        """Check the position; return the server's timeline, the publications, and whether the slot follows a fail-over.
 
         Queries use a session of their own: a walsender would cache what it learns of a table through SQL, and decode
         older changes of that table with today's columns.
         """
         names = self._names
         with catalog_session(self._uri) as session:
-            primary_timeline(session)  # a standby may have the slot, and does not lend it
+            timeline = primary_timeline(session)  # a standby may have the slot, and does not lend it
             if names.owns_slot:
                 slots.evict_reader(session, names.slot)
             status = slots.check_position(session, names.slot, resolved_ts)
             publications = slots.publications(session, names)
-        return publications, status.has_failover
+        return timeline, publications, status.has_failover
 
     def _prover(self, at: Position, sightings: Sightings, quiet: QuietChanges, timelines: Timelines) -> Prover:
         return Prover(

@@ -95,12 +95,17 @@ def session_on(source: str, timeline: int) -> Connection:
     """
     session = catalog_session(source)
     try:
-        if (found := primary_timeline(session)) not in (0, timeline):
-            raise SourceUnreachableError(
-                f"{session.target} answers on timeline {found}, and the stream is on {timeline}: it is another server; "
-                "the stream is opened again"
-            )
+        refuse_another(session, primary_timeline(session), timeline)
     except BaseException:
         session.close()
         raise
     return session
+
+
+def refuse_another(session: Connection, found: int, timeline: int) -> None:
+    """:raises SourceUnreachableError: ``found``, the session's, is another than the stream's ``timeline``."""
+    if found not in (0, timeline):
+        raise SourceUnreachableError(
+            f"{session.target} answers on timeline {found}, and the stream is on {timeline}: it is another server; the "
+            "stream is opened again"
+        )

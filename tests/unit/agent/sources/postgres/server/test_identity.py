@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agent.errors import SourceUnreachableError, StatementRefusedError
-from agent.sources.postgres.server.identity import primary_timeline, read_branches
+from agent.sources.postgres.server.identity import primary_timeline, read_branches, refuse_another
 from agent.sources.postgres.server.uri import parse_uri
 
 _HISTORY = "1\t0/3000148\tno recovery target specified\n\n2\t1/A0\tbefore 2026-11-30 20:00:00+00\n"
@@ -47,6 +47,14 @@ def test_the_branches_of_a_timeline(timeline: int, answer: str | Exception, bran
 def test_the_timeline_of_a_primary(answer: str | Exception, timeline: int) -> None:
     session: Any = Played("f", answer)
     assert primary_timeline(session) == timeline
+
+
+def test_a_session_with_another_server_than_the_streams_is_refused() -> None:
+    session: Any = Played()
+    for found in (0, 2):
+        refuse_another(session, found, 2)
+    with pytest.raises(SourceUnreachableError, match="answers on timeline 1, and the stream is on 2"):
+        refuse_another(session, 1, 2)
 
 
 def test_a_standby_is_no_primary() -> None:
