@@ -274,8 +274,9 @@ class Dumper(Protocol):
         """
         ...
 
-    def settle(self, tables: Sequence[TableRecord]) -> tuple[TableRecord, ...]:
-        """Once every chunk is read: return the tables with the position at which their rows are consistent."""
+    def settle(self, plan: Plan) -> tuple[TableRecord, ...] | None:
+        """Once every chunk is read: return the tables with the position at which their rows are consistent; None if
+        another server has taken the place of the one that was read, and does not know: the dump begins again."""
         ...
 
 

@@ -72,10 +72,12 @@ class DumpUnit:
         """Run in the caller's thread."""
         previous = self._manifest.read_plan()
         done = self._manifest.read_done(previous) if previous else {}
-        if previous is None or not all(is_complete(table, done) for table in previous.tables):
-            previous, done = self._run(previous, done)
-        progress = self._progress(previous, done)
-        return replace(progress, tables=self._dumper.settle(progress.tables))
+        while True:
+            if previous is None or not all(is_complete(table, done) for table in previous.tables):
+                previous, done = self._run(previous, done)
+            if (tables := self._dumper.settle(previous)) is not None:
+                return replace(self._progress(previous, done), tables=tables)
+            done = {}
 
     def _run(self, previous: Plan | None, done: DoneChunks) -> tuple[Plan, DoneChunks]:
         # Names in the manifest contain the epoch, so they are never reused, even if an order is.

@@ -83,23 +83,28 @@ def rows(bed: Bed, feed: str, table: str) -> dict[int, str]:
 
 
 @pytest.mark.matrix
-def test_a_changefeed_continues_on_a_promoted_standby(bed: Bed, pair: Pair) -> None:
+@pytest.mark.parametrize(("feed", "is_killed"), [("over", False), ("killed", True)])
+def test_a_changefeed_continues_on_a_promoted_standby(bed: Bed, pair: Pair, feed: str, is_killed: bool) -> None:
     pair.standby.hold_back_primary(is_on=True)
-    bed.create_feed("over", source_uri=pair.uri)
+    bed.create_feed(feed, source_uri=pair.uri)
     pair.execute("UPDATE account SET v = 'before' WHERE id <= 100")
-    bed.ask(lambda client: client.resync_table("over", "public.item", rows_per_second=500))
-    bed.wait_for("it is being copied", lambda: any(one.rows_done for one in bed.query("over").resyncs))
-    pair.wait_ready(bed, "over")
+    bed.ask(lambda client: client.resync_table(feed, "public.item", rows_per_second=500))
+    bed.wait_for("it is being copied", lambda: any(one.rows_done for one in bed.query(feed).resyncs))
+    pair.wait_ready(bed, feed)
+    if is_killed:
+        bed.kill(bed.processes[0])
     pair.switch()
+    if is_killed:
+        bed.start(bed.processes[0])
     pair.execute("UPDATE account SET v = 'after' WHERE id > 100 AND id <= 200")
     pair.execute("DELETE FROM item WHERE id <= 10")
     ts = pair.last_ts()
-    bed.wait_for("it continues", lambda: bed.covers("over", ts))
-    bed.wait_for("the table is copied", lambda: not (bed.query("over").resyncs or bed.query("over").held))
-    assert differences(bed, "over") == []
+    bed.wait_for("it continues", lambda: bed.covers(feed, ts))
+    bed.wait_for("the table is copied", lambda: not (bed.query(feed).resyncs or bed.query(feed).held))
+    assert differences(bed, feed) == []
     expected = {n: "before" if n <= 100 else "after" if n <= 200 else "first" for n in range(1, _ROWS + 1)}
-    assert rows(bed, "over", "account") == expected
-    assert rows(bed, "over", "item") == dict.fromkeys(range(11, _ROWS + 1), "first")
+    assert rows(bed, feed, "account") == expected
+    assert rows(bed, feed, "item") == dict.fromkeys(range(11, _ROWS + 1), "first")
 
 
 @pytest.mark.matrix

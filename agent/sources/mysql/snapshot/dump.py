@@ -159,12 +159,16 @@ class MysqlDumper:
         binlog: the definitions are held."""
         return frozenset() if self._accepts_cascades else frozenset(unlogged_cascades(guard, names))
 
-    def settle(self, tables: Sequence[TableRecord]) -> tuple[TableRecord, ...]:
-        """Set the place up to which replay makes rows of several moments consistent, after all are read."""
+    def settle(self, plan: Plan) -> tuple[TableRecord, ...] | None:
+        """Set the place up to which replay makes rows of several moments consistent, after all are read; a place of
+        another server says nothing of them."""
+        tables = [table.record for table in plan.tables]
         if not any(table.consistent_ts for table in tables):
             return tuple(tables)
         with connect(self._target) as connection:
             place = consistency.current_place(connection)
+            if not _is_of_server(plan, connection, place):
+                return None
         return tuple(
             table.with_(consistent_ts=place.ts(unpack(table.start_ts)[0])) if table.consistent_ts else table
             for table in tables
@@ -176,12 +180,10 @@ class MysqlDumper:
             return None
         at = SourcePosition.from_json(previous.position)
         with connect(self._target) as connection:
-            server = read_identity(connection).system_id
-            end = consistency.current_place(connection).binlog
+            place = consistency.current_place(connection)
+            is_same = _is_of_server(previous, connection, place)
             files = {row[0] for row in connection.query("SHOW BINARY LOGS")}
-        base, number = split_file_name(end.file)
-        is_same = (at.epoch.server, at.epoch.base) == (server, base)
-        is_past = (at.file_number, at.position) <= (number, end.position)
+        is_past = (at.file_number, at.position) <= (split_file_name(place.binlog.file)[1], place.binlog.position)
         return previous if is_same and is_past and at.binlog.file in files else None
 
     def _view(
@@ -206,6 +208,12 @@ class MysqlDumper:
             epoch_of(connection, order.log)
             return replace(first, epochs=SourcePosition.from_json(order.log).epochs)
         return with_prepared(connection, first, prepared, lambda: connect(self._target))
+
+
+def _is_of_server(plan: Plan, connection: Connection, place: Place) -> bool:
+    """Return whether the plan is of the server that is at ``place`` now."""
+    epoch = SourcePosition.from_json(plan.position).epoch
+    return (epoch.server, epoch.base) == (read_identity(connection).system_id, split_file_name(place.binlog.file)[0])
 
 
 def _unfinished(order: DumpOrder, known: Plan | None, done: DoneChunks) -> list[TableRecord]:

@@ -147,9 +147,9 @@ class PostgresDumper:
             plan = replace(plan, position=position, timeline=export.timeline)
             yield PostgresDump(order, plan, export, guard, executor, terms)
 
-    def settle(self, tables: Sequence[TableRecord]) -> tuple[TableRecord, ...]:
+    def settle(self, plan: Plan) -> tuple[TableRecord, ...]:
         """The plan has everything."""
-        return tuple(tables)
+        return tuple(table.record for table in plan.tables)
 
     def _prepare_slot(self, previous: Plan | None, epoch: int) -> bool:
         """Return True if the slot is at the plan's position; any other slot of that name is a leftover, and is

@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -23,6 +23,7 @@ from agent.rows.changes import DELETE
 from agent.sources.mysql.decode.decode import decode
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.position import consistency
+from agent.sources.mysql.position.positions import SourcePosition
 from agent.sources.mysql.server.cascades import logs_cascades
 from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.connection import connect
@@ -408,6 +409,21 @@ def test_a_finished_dump_is_not_done_again(source: Source, manifest: Manifest) -
     again = source.unit(manifest, *tables, executor=executor, epoch=2).run_blocking()
     assert executor.descriptions == []
     assert (again.rows_done, again.start) == (first.rows_done, first.start)
+
+
+def test_a_finished_dump_of_another_server_begins_again(source: Source, manifest: Manifest) -> None:
+    """The end of this server's binlog says nothing of rows that were read from one whose place it has taken."""
+    tables = [source.record("keyed", "id")]
+    source.unit(manifest, *tables).run_blocking()
+    plan = manifest.read_plan()
+    assert plan is not None
+    at = SourcePosition.from_json(plan.position)
+    elsewhere = replace(at, epochs=(replace(at.epoch, server="another"),))
+    manifest.write_plan(replace(plan, position=elsewhere.to_json()))
+    executor = HookedExecutor()
+    again = source.unit(manifest, *tables, executor=executor, epoch=2).run_blocking()
+    assert len(executor.descriptions) > 0
+    assert SourcePosition.from_json(again.start.text).epoch == at.epoch
 
 
 @contextmanager
