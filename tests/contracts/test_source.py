@@ -438,8 +438,9 @@ class SourceContract:
             assert session.is_alive()
             start = Position(session.plan.start_ts, session.plan.position)
         assert sum(file.rows for file in files) == 3
-        [settled] = bed.source.dumper.settle([table.record.with_(start_ts=start.ts)])
-        assert settled.table_id == table.record.table_id
+        settled = bed.source.dumper.settle(session.plan)
+        assert settled is not None
+        assert [one.table_id for one in settled] == [table.record.table_id]
         bed.run("INSERT INTO t VALUES (4, 'behind')")
         assert [change[2] for change in bed.read(start, 1)] == [4]
 
