@@ -254,8 +254,8 @@ def place(
     plan = manifest.read_plan()
     if plan is not None and timeline and plan.timeline not in (0, timeline):
         raise CopyLostError(
-            f"a standby was promoted since {table.schema_name}.{table.name} was copied, and may lack rows of the copy; "
-            "the table is copied again"
+            f"another server has taken the place of the one that {table.schema_name}.{table.name} was copied from, and "
+            "may lack rows of the copy; the table is copied again"
         )
     failpoints.reach(Point.COPY_BEFORE_SINK)
     selected = rules_for(feed.config.filter, table.schema_name, table.name).select(schema)

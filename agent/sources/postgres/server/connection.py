@@ -181,7 +181,8 @@ class Connection:
 
 
 def connect(source: str | Target, *, replication: bool = False) -> Connection:
-    """Open a session; with ``replication`` one that also accepts replication commands.
+    """Open a session; with ``replication`` one that also accepts replication commands. Of several servers it is with
+    the first one that answers, or that is a primary.
 
     :raises SourceUnreachableError: there is no answer in time.
     :raises SourceAuthError: user, password or privilege refused.
@@ -210,7 +211,7 @@ def connect(source: str | Target, *, replication: bool = False) -> Connection:
 
 @lru_cache(maxsize=1024)
 def _last_found(target: str) -> list[int]:
-    """Return which of several servers answered last: one that is down may take seconds to find out."""
+    """Return a cell with the number of the server that answered last: it takes seconds to find out that one is down."""
     return [0]
 
 

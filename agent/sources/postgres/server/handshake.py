@@ -31,7 +31,7 @@ def shake_hands(target: Target, *, replication: bool) -> CoreConnection:
 
     :raises SourceUnreachableError: there is no answer in time.
     :raises SourceAuthError: user, password or privilege refused.
-    :raises SourceConfigError: malformed URI, unknown database, TLS negotiation failed, no free connection.
+    :raises SourceConfigError: unknown database, TLS negotiation failed, no free connection.
     """
     context = _tls_context(target)
     raw = _open_socket(target)

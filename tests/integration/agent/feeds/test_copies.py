@@ -237,7 +237,7 @@ def test_a_copy_of_a_server_in_whose_place_another_was_promoted_is_lost(site: Si
     """It may have rows that the other one never had."""
     fill(site)
     table, _ = site.copy()
-    with pytest.raises(CopyLostError, match=r"a standby was promoted since .*shop was copied"):
+    with pytest.raises(CopyLostError, match=r"another server has taken the place .*shop was copied"):
         site.place(table, timeline=2)
     site.place(table)
 
