@@ -1,9 +1,8 @@
 """Source URI of PostgreSQL: ``postgresql://user:pw@host:port/db?sslmode=...``.
 
-Parameters have libpq's names, and so has the list of hosts: ``host:port,host:port``, of which one is the primary. A
-password can be referenced instead of written: ``?password=env:NAME`` or
-``?password=file:/path``; references are resolved here, as late as possible, and never stored resolved. ``str(target)``
-is for errors: host, port and database, no user, no secret.
+Parameters have libpq's names, and several servers are listed as for libpq: ``host:port,host:port``. A password can be
+referenced instead of written: ``?password=env:NAME`` or ``?password=file:/path``; references are resolved here, as late
+as possible, and never stored resolved. ``str(target)`` is for errors: host, port and database, no user, no secret.
 """
 
 import re
@@ -25,6 +24,8 @@ _PARAMETERS = frozenset(
     | {"application_name", "connect_timeout", "target_session_attrs"}
 )
 _PORT = "5432"
+#: each may take a connection's time-out
+_HOSTS_MAX = 16
 #: a host, in brackets if it has colons, and perhaps a port
 _ADDRESS = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::(\d*))?")
 _ANY, _PRIMARY = ("any",), ("primary", "read-write")
@@ -120,9 +121,11 @@ def _chosen(places: list[tuple[str, str]], options: dict[str, str]) -> list[tupl
     """Return the servers to try; parameters are in place of what is in front of the path. One port counts for all
     hosts.
 
-    :raises SourceConfigError: hosts and ports do not match.
+    :raises SourceConfigError: hosts and ports do not match, or there are too many.
     """
     hosts = options["host"].split(",") if options.get("host") else [host for host, _ in places]
+    if len(hosts) > _HOSTS_MAX:
+        raise SourceConfigError(f"the source URI has {len(hosts)} hosts; name {_HOSTS_MAX} at most, or a proxy")
     ports = options["port"].split(",") if options.get("port") else [port for _, port in places]
     ports = ports * len(hosts) if len(ports) == 1 else ports
     if len(ports) != len(hosts):

@@ -70,6 +70,21 @@ def test_several_hosts(uri: str, places: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("postgresql://u@a,b,c/d?port=1,2", "has 3 hosts and 2 ports; write one port for all"),
+        ("postgresql://u@a:1,b:99999/d", "port of the source URI must be a number from 1 to 65535"),
+        ("postgresql://u@a:1,b:x/d", "is malformed"),
+        (f"postgresql://u@{','.join('h' * 17)}/d", "has 17 hosts; name 16 at most"),
+        ("postgresql://u@a,b/d?target_session_attrs=standby", "use one of any, primary, read-write"),
+    ],
+)
+def test_several_hosts_that_are_wrong(uri: str, words: str) -> None:
+    with pytest.raises(SourceConfigError, match=words):
+        parse_uri(uri)
+
+
+@pytest.mark.parametrize(
     ("value", "wants_primary"), [("any", False), ("primary", True), ("read-write", True), ("", True)]
 )
 def test_a_standby_is_passed_over(value: str, wants_primary: bool) -> None:
