@@ -16,7 +16,7 @@ from agent.ports.source import SourceReport
 from agent.sources.postgres.publication import choosing, published
 from agent.sources.postgres.publication.published import Catalog, one_moment
 from agent.sources.postgres.server.connection import Connection, Row, connect
-from agent.sources.postgres.server.identity import read_identity
+from agent.sources.postgres.server.identity import primary_timeline, read_identity
 from agent.sources.postgres.server.keys import Key, key_columns, read_keys
 from agent.sources.postgres.server.sql import identifier, is_text, literal, qualified
 from reactor.records.changefeed import SinkMode
@@ -89,6 +89,8 @@ def check_source(
     wanted = TableFilter(rules)
     with connect(source, replication=True) as connection:
         identity = read_identity(connection).identity
+        if not new_slot:
+            primary_timeline(connection)  # a changefeed that exists waits for the primary
         _check_server(connection)
         if new_slot:
             _check_room(connection, new_slot)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from anyio import to_thread
 
-from agent.errors import PositionLostError, SourceUnreachableError
+from agent.errors import PositionLostError, SourceConfigError, SourceUnreachableError
 from agent.ports.source import BEGIN, Identity, Scope
 from agent.settings import SyncSettings
 from agent.sources import open_source
@@ -163,6 +163,7 @@ async def test_a_standby_is_no_source_and_nothing_is_taken_for_gone_there(
     names = rig.names
     for ask in (
         source.current_ts,
+        source.discover,
         lambda: source.prepare(()),
         lambda: source.begin(rig.tables),
         lambda: source.begin_again(rig.tables, BEGIN, Identity(_system_id(rig), 1)),
@@ -170,6 +171,8 @@ async def test_a_standby_is_no_source_and_nothing_is_taken_for_gone_there(
     ):
         with pytest.raises(SourceUnreachableError, match="is a standby"):
             ask()
+    with pytest.raises(SourceConfigError, match="is a standby, which cannot hold a publication; name the primary"):
+        source.check()
     assert rig.database.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{names.slot}'") == [[1]]
 
 
