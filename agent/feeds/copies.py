@@ -28,13 +28,13 @@ from agent.filter.events import rules_for
 from agent.filter.tables import rule_of
 from agent.ports.executor import Executor
 from agent.ports.sink import Replaces, StagedFile, TableCopy
-from agent.ports.snapshot import DumpOrder, is_of_table
+from agent.ports.snapshot import DumpOrder, Plan, is_of_table
 from agent.ports.source import SourceReport
 from agent.rows.schema import TableSchema
 from agent.sources.registry import arrow_schema
 from agent.units import manifest_group
 from agent.units.dump import DumpProgress, DumpUnit
-from agent.units.manifest import Manifest, read_manifest
+from agent.units.manifest import Manifest
 from agent.units.manifest_group import ManifestGroup
 from reactor import failpoints
 from reactor.errors import WeirError
@@ -250,9 +250,8 @@ def place(
     if not isinstance(sink, Replaces):
         raise SinkUriError(f"this sink cannot put a copy in the place of {table.schema_name}.{table.name}")
     manifest = feed.manifest(source_name(table.table_id, number))
-    schema, files = _read(manifest)
-    plan = manifest.read_plan()
-    if plan is not None and timeline and plan.timeline not in (0, timeline):
+    plan, schema, files = _read(manifest)
+    if timeline and plan.timeline not in (0, timeline):
         raise CopyLostError(
             f"another server has taken the place of the one that {table.schema_name}.{table.name} was copied from, and "
             "may lack rows of the copy; the table is copied again"
@@ -263,9 +262,10 @@ def place(
     failpoints.reach(Point.COPY_AFTER_SINK)
 
 
-def _read(manifest: Manifest) -> tuple[TableSchema, tuple[StagedFile, ...]]:
+def _read(manifest: Manifest) -> tuple[Plan, TableSchema, tuple[StagedFile, ...]]:
     try:
-        [(_, schema, files)] = read_manifest(manifest.uri)
+        plan = manifest.require_plan()
+        [(_, schema, files)] = manifest.staged(plan)
     except LogError as error:
         raise CopyLostError(f"{error}; the table is copied again") from error
-    return schema, tuple(files)
+    return plan, schema, tuple(files)

@@ -60,6 +60,29 @@ class Manifest:
         plans = {int(match[1]): name for name in self.directory.names() if (match := _PLAN.match(name))}
         return _plan_from_json(self._read(plans[max(plans)])) if plans else None
 
+    def require_plan(self) -> Plan:
+        """:raises LogError: there is no dump."""
+        if (plan := self.read_plan()) is None:
+            raise LogError(f"there is no dump at {self.uri}; is the log storage shared by all captures?")
+        return plan
+
+    def staged(self, plan: Plan) -> Iterator[tuple[TableRecord, TableSchema, list[StagedFile]]]:
+        """Yield what the dump has staged, table by table, without the tables that could not be copied.
+
+        :raises LogError: it is not finished.
+        """
+        done = self.read_done(plan)
+        for table in plan.tables:
+            numbers = range(table.chunks.count)
+            if missing := sum((table.record.table_id, number) not in done for number in numbers):
+                raise LogError(
+                    f"{missing} chunks of {table.schema.qualified_name} are not in the dump at {self.uri}; run it again"
+                )
+            if any(done[table.record.table_id, number].refused for number in numbers):
+                continue
+            files = [file for number in numbers for file in done[table.record.table_id, number].files]
+            yield table.record, table.schema, files
+
     def write_plan(self, plan: Plan) -> None:
         """:raises LogError: the storage refused."""
         self._write(f"plan-{plan.epoch:010d}.json", _plan_to_json(plan))
@@ -146,20 +169,7 @@ def read_manifest(uri: str) -> Iterator[tuple[TableRecord, TableSchema, list[Sta
     :raises LogError: there is no dump, or it is not finished.
     """
     manifest = Manifest.open(uri)
-    plan = manifest.read_plan()
-    if plan is None:
-        raise LogError(f"there is no dump at {uri}; is the log storage shared by all captures?")
-    done = manifest.read_done(plan)
-    for table in plan.tables:
-        numbers = range(table.chunks.count)
-        if missing := sum((table.record.table_id, number) not in done for number in numbers):
-            raise LogError(
-                f"{missing} chunks of {table.schema.qualified_name} are not in the dump at {uri}; run it again"
-            )
-        if any(done[table.record.table_id, number].refused for number in numbers):
-            continue
-        files = [file for number in numbers for file in done[table.record.table_id, number].files]
-        yield table.record, table.schema, files
+    yield from manifest.staged(manifest.require_plan())
 
 
 def _plan_to_json(plan: Plan) -> str:

@@ -16,7 +16,7 @@ from agent.ports.source import SourceReport
 from agent.sources.postgres.publication import choosing, published
 from agent.sources.postgres.publication.published import Catalog, one_moment
 from agent.sources.postgres.server.connection import Connection, Row, connect
-from agent.sources.postgres.server.identity import primary_timeline, read_identity
+from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.keys import Key, key_columns, read_keys
 from agent.sources.postgres.server.sql import identifier, is_text, literal, qualified
 from reactor.records.changefeed import SinkMode
@@ -90,7 +90,7 @@ def check_source(
     with connect(source, replication=True) as connection:
         identity = read_identity(connection).identity
         if not new_slot:
-            primary_timeline(connection)  # a changefeed that exists waits for the primary
+            connection.refuse_standby()  # a changefeed that exists waits for the primary
         _check_server(connection)
         if new_slot:
             _check_room(connection, new_slot)
@@ -112,7 +112,7 @@ def _check_server(connection: Connection) -> None:
         )
     if (level := _setting(connection, "wal_level")) != "logical":
         raise SourceConfigError(f"{target} has wal_level = {level}; set wal_level = logical and restart PostgreSQL")
-    if connection.query("SELECT pg_is_in_recovery()")[0][0] == "t":
+    if connection.is_standby():
         raise SourceConfigError(f"{target} is a standby, which cannot hold a publication; name the primary instead")
 
 

@@ -260,7 +260,7 @@ def drop_upstream(source: str, names: Names) -> None:
     :raises SourceError: the server refuses or cannot be reached; call again.
     """
     with catalog_session(source) as connection:
-        primary_timeline(connection)  # a standby may have a copy of the slot, or none
+        connection.refuse_standby()  # it may have a copy of the slot, or none
         if names.owns_slot:
             drop_slot(connection, names.slot)
         for name in all_publications(names) if names.owns_publication else ():

@@ -82,6 +82,18 @@ class Connection:
         if self.server_version >= _TRANSACTION_TIMEOUT_VERSION:
             self.query("SET transaction_timeout = 0")
 
+    def is_standby(self) -> bool:
+        """:raises SourceError: the server refuses."""
+        [[answer]] = self.query("SELECT pg_catalog.pg_is_in_recovery()")
+        return answer == "t"
+
+    def refuse_standby(self) -> None:
+        """:raises SourceUnreachableError: the server is a standby."""
+        if self.is_standby():
+            raise SourceUnreachableError(
+                f"{self.target} is a standby; it is tried again until it is promoted, or the primary answers there"
+            )
+
     def take_bytes(self) -> None:
         """Get texts, and send them, in the database's own encoding.
 
@@ -196,13 +208,13 @@ def connect(source: str | Target, *, replication: bool = False) -> Connection:
     for number in sorted(range(len(places)), key=lambda number: number != last[0]):
         try:
             connection = _connect(places[number], replication=replication)
+            if target.wants_primary:
+                _refuse_standby(connection)
         except SourceError as error:  # a standby may be behind: it has not the database yet, or the password
             refused.append(error)
-            continue
-        if not (target.wants_primary and _is_standby(connection)):
+        else:
             last[0] = number
             return connection
-        refused.append(SourceUnreachableError(f"{places[number]} is a standby"))
     for found in refused:
         if not isinstance(found, SourceUnreachableError):
             raise found
@@ -215,16 +227,13 @@ def _last_found(target: str) -> list[int]:
     return [0]
 
 
-def _is_standby(connection: Connection) -> bool:
-    """Return whether it is one; the connection is closed then, and after an error."""
-    is_standby = True
+def _refuse_standby(connection: Connection) -> None:
+    """Close the connection, and raise, if the server is a standby or does not say."""
     try:
-        [[answer]] = connection.query("SELECT pg_catalog.pg_is_in_recovery()")
-        is_standby = answer == "t"
-    finally:
-        if is_standby:
-            connection.close()
-    return is_standby
+        connection.refuse_standby()
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _connect(target: Target, *, replication: bool) -> Connection:

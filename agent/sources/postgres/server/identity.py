@@ -14,7 +14,6 @@ from agent.sources.postgres.server.connection import Connection, catalog_session
 from agent.sources.postgres.server.lsn import parse_lsn
 from reactor.ids import Ts
 
-_STANDBY_SQL: Final = "SELECT pg_catalog.pg_is_in_recovery()"
 #: a primary's timeline, in hexadecimal: the name of the file that it writes begins with it
 _TIMELINE_SQL: Final = "SELECT left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8)"
 
@@ -74,11 +73,7 @@ def primary_timeline(session: Connection) -> int:
 
     :raises SourceUnreachableError: it is a standby.
     """
-    [[is_standby]] = session.query(_STANDBY_SQL)
-    if is_standby == "t":
-        raise SourceUnreachableError(
-            f"{session.target} is a standby; it is tried again until it is promoted, or the primary answers there"
-        )
+    session.refuse_standby()
     try:
         [[digits]] = session.query(_TIMELINE_SQL)
     except (StatementRefusedError, SourceAuthError):

@@ -94,7 +94,7 @@ def refusal(fields: ErrorFields, target: Target) -> SourceError:
             return SlotInUseError(f"{message}; it is free once the other reader (or its dead connection) is gone")
         case "55000" if "wal_level" in message:
             return SourceConfigError(f"{target} has not wal_level = logical; set it and restart PostgreSQL")
-        case "55000" | "25006" | "0A000" if routine in _OF_STANDBYS or "recovery" in message:
+        case "55000" | "25006" | "0A000" if routine in _OF_STANDBYS:
             return SourceUnreachableError(f"{target} is a standby ({message}); it is tried again until it is promoted")
         case "55000" if "can no longer" in message or "invalidated" in message:
             return SnapshotLostByGCError(f"{message}; {NEW_POSITION}")

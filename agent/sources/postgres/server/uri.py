@@ -139,7 +139,7 @@ def _chosen(places: list[tuple[str, str]], options: dict[str, str]) -> list[tupl
 
 
 def _address(host: str) -> tuple[str, str]:
-    """Return host and socket directory, of which libpq writes either as host."""
+    """Return host name and socket directory. As in libpq, a host that is a path is the directory of a Unix socket."""
     return ("localhost", host) if host.startswith("/") else (host, "")
 
 
@@ -148,7 +148,7 @@ def _shown(host: str) -> str:
 
 
 def _wants_primary(options: dict[str, str], *, has_others: bool) -> bool:
-    """Several hosts are a cluster, of which only the primary has what is read."""
+    """Return whether standbys are skipped. That is the default with several hosts: only a primary can be read."""
     default = _PRIMARY[0] if has_others else _ANY[0]
     return _one_of(options, "target_session_attrs", (*_ANY, *_PRIMARY), default=default) in _PRIMARY
 

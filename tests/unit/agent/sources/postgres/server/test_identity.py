@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from agent.errors import SourceUnreachableError, StatementRefusedError
+from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.identity import primary_timeline, read_branches, refuse_another
 from agent.sources.postgres.server.uri import parse_uri
 
 _HISTORY = "1\t0/3000148\tno recovery target specified\n\n2\t1/A0\tbefore 2026-11-30 20:00:00+00\n"
 
 
-class Played:
+class Played(Connection):
     """A session whose server answers with these in turn."""
 
     target = parse_uri("postgresql://u@h/d")
@@ -19,7 +20,7 @@ class Played:
     def __init__(self, *answers: str | Exception | None) -> None:
         self._answers = list(answers)
 
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, **_: object) -> list[tuple[Any, ...]]:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

@@ -59,6 +59,9 @@ def test_a_stream_without_its_publication_has_lost_its_position() -> None:
         ),
         ({"C": "42704", "M": "Publikation „mine“ existiert nicht", "R": "get_publication_oid"}, PositionLostError),
         ({"C": "55000", "M": "kann nicht von „weir“ lesen", "R": "CreateDecodingContext"}, PositionLostError),
+        ({"C": "55000", "M": "Wiederherstellung läuft", "R": "pg_current_wal_insert_lsn"}, SourceUnreachableError),
+        ({"C": "25006", "M": "nur lesend", "R": "PreventCommandIfReadOnly"}, SourceUnreachableError),
+        ({"C": "55000", "M": 'can no longer access slot "weir_recovery"'}, SnapshotLostByGCError),
         (
             {"C": "58P01", "M": "das angeforderte WAL-Segment 00000001000000000000002A wurde schon entfernt"},
             SnapshotLostByGCError,
