@@ -8,12 +8,12 @@ namespaces are counted and ignored.
 ``reactor.membership.presence`` decides which captures are shown, once per tick.
 """
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from reactor import keys
 from reactor.changes import Changes
+from reactor.decoded import decode, put, record_of
 from reactor.division import divided as division
 from reactor.division.divided import Divided
 from reactor.errors import InvalidKeyError, InvalidRecordError
@@ -23,7 +23,6 @@ from reactor.membership.progress import CaptureProgress, ProgressByCapture, newe
 from reactor.records import formats
 from reactor.records.access import TokenRecord
 from reactor.records.attempts import Attempt, StreamAttempt, Suspects
-from reactor.records.base import Record
 from reactor.records.capture import Assignment, CaptureInfo, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, UnitRecord
 from reactor.records.formats import ClusterFormat, Feature
@@ -42,9 +41,6 @@ from reactor.records.waiting import WaitingCapture
 from reactor.store.port import Event, KeyValue, Snapshot
 from reactor.store.writes import in_order, is_too_large
 
-R = TypeVar("R", bound=Record)
-K = TypeVar("K")
-
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -59,9 +55,9 @@ class ChangefeedState:
     """All that etcd holds about one changefeed. ``broken``: key → why its value cannot be read."""
 
     id: ChangefeedId
+    #: of the owners on all captures: the cluster state's own
+    progress: ProgressByCapture = field(default_factory=dict)
     info: ChangefeedInfo | None = None
-    #: the newest that is known: of ``stored_status`` and its owner's progress (``reactor.membership.progress``)
-    status: ChangefeedStatus | None = None
     stored_status: ChangefeedStatus | None = None
     #: None: no capture owns it, or, before ``Feature.OWNERS``, the elected one
     assignment: Assignment | None = None
@@ -90,9 +86,25 @@ class ChangefeedState:
     #: key → its value that is divided
     divided: dict[str, Divided] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
-    #: the last of ``ClusterState.changes`` that is of one of its keys; that is more than progress of it or its log
+    #: the last of ``ClusterState.changes`` that is of it; that is more than its owner's progress; that is more than
+    #: progress of its log, too
     change: int = 0
+    moves: int = 0
     news: int = 0
+    _status: ChangefeedStatus | None = None
+    _is_status_due: bool = True
+
+    @property
+    def status(self) -> ChangefeedStatus | None:
+        """The newest that is known: of ``stored_status`` and its owner's progress (``reactor.membership.progress``)."""
+        if self._is_status_due:
+            self._status = newest(self.progress.values(), self.info, self.stored_status)
+            self._is_status_due = False
+        return self._status
+
+    def renew_status(self) -> None:
+        """What it depends on has changed."""
+        self._is_status_due = True
 
     @property
     def is_ahead(self) -> bool:
@@ -267,15 +279,15 @@ class ClusterState:
             case keys.CaptureKey():
                 self._read_capture(key, text, value)
             case keys.WaitingKey():
-                _put(self.waiting, key.capture, WaitingCapture, text, value, id=key.capture)
+                put(self.waiting, key.capture, WaitingCapture, text, value, id=key.capture)
             case keys.OwnerKey():
                 self.owner = self._first_owner()
             case keys.UpstreamKey(namespace=self.namespace):
-                _put(self.upstreams, key.source, UpstreamInfo, text, value)
+                put(self.upstreams, key.source, UpstreamInfo, text, value)
             case keys.FormatKey():
                 self.format = ClusterFormat().number if value is None else ClusterFormat.decode(value, key=text).number
             case keys.TokenKey():
-                _put(self.tokens, key.token, TokenRecord, text, value, id=key.token)
+                put(self.tokens, key.token, TokenRecord, text, value, id=key.token)
             case keys.DeleteCountKey() | keys.LogStorageKey() | keys.SecretKeyKey():
                 pass  # reactor.txn uses the first; a capture reads the others when it starts
             case keys.ReaderKey() | keys.AuditKey() | keys.UpstreamKey():
@@ -287,81 +299,81 @@ class ClusterState:
             case keys.AssignmentKey():
                 self.assignments += 1
                 feed = self._feed(key.changefeed)
-                feed.assignment = _decode(Assignment, text, value)
+                feed.assignment = decode(Assignment, text, value)
                 feed.owner_revision = item.create_revision if item else 0
             case _:
                 self._read_changefeed(key, text, value)
 
     def _feed(self, changefeed: ChangefeedId) -> ChangefeedState:
-        return self.changefeeds.setdefault(changefeed, ChangefeedState(changefeed))
+        feed = self.changefeeds.get(changefeed)
+        if feed is None:
+            feed = self.changefeeds[changefeed] = ChangefeedState(changefeed, self.progress)
+        return feed
 
     def _read_changefeed(self, key: keys.FeedKey | keys.PositionKey, text: str, value: bytes | None) -> None:
         feed = self._feed(key.changefeed)
         match key:
             case keys.InfoKey():
-                feed.info = _decode(ChangefeedInfo, text, value, id=key.changefeed)
-                self._settle_status(feed)
+                feed.info = decode(ChangefeedInfo, text, value, id=key.changefeed)
+                feed.renew_status()
             case keys.StatusKey():
-                feed.stored_status = _decode(ChangefeedStatus, text, value)
-                self._settle_status(feed)
+                feed.stored_status = decode(ChangefeedStatus, text, value)
+                feed.renew_status()
             case keys.PositionKey():
-                _put(feed.positions, key.capture, TaskPosition, text, value)
+                put(feed.positions, key.capture, TaskPosition, text, value)
             case keys.UnitKey():
-                _put(feed.units, key.source, UnitRecord, text, value)
+                put(feed.units, key.source, UnitRecord, text, value)
             case keys.LogKey():
-                _put(feed.heads, key.source, LogHead, text, value)
+                put(feed.heads, key.source, LogHead, text, value)
             case keys.DdlKey():
-                _put(feed.ddl, key.ts, DdlRecord, text, value, ts=key.ts)
+                put(feed.ddl, key.ts, DdlRecord, text, value, ts=key.ts)
             case keys.SyncPointKey():
-                _put(feed.sync_points, key.ts, SyncPoint, text, value, ts=key.ts)
+                put(feed.sync_points, key.ts, SyncPoint, text, value, ts=key.ts)
             case keys.PartitioningKey():
-                _put(feed.partitionings, key.table_id, TablePartitioning, text, value, table_id=key.table_id)
+                put(feed.partitionings, key.table_id, TablePartitioning, text, value, table_id=key.table_id)
             case keys.HeldKey():
-                _put(feed.held, key.table_id, HeldTable, text, value, table_id=key.table_id)
+                put(feed.held, key.table_id, HeldTable, text, value, table_id=key.table_id)
             case keys.SchemaAttemptKey():
-                _put(feed.schema_attempts, key.capture, Attempt, text, value)
+                put(feed.schema_attempts, key.capture, Attempt, text, value)
             case keys.AttemptKey():
-                _put(feed.attempts, key.capture, Attempt, text, value)
+                put(feed.attempts, key.capture, Attempt, text, value)
             case keys.SuspectsKey():
-                feed.suspects = _decode(Suspects, text, value)
+                feed.suspects = decode(Suspects, text, value)
             case keys.StreamAttemptKey():
-                _put(feed.stream_attempts, key.source, StreamAttempt, text, value)
+                put(feed.stream_attempts, key.source, StreamAttempt, text, value)
             case keys.LastDiffKey():
-                feed.last_diff = _decode(LastDiff, text, value)
+                feed.last_diff = decode(LastDiff, text, value)
             case keys.DiffProgressKey():
-                feed.diff_progress = _decode(DiffProgress, text, value)
+                feed.diff_progress = decode(DiffProgress, text, value)
             case keys.SignalsKey():
-                feed.signals = _decode(HandledSignals, text, value)
+                feed.signals = decode(HandledSignals, text, value)
             case keys.SubscriptionKey():
-                _put(feed.subscriptions, key.name, Subscription, text, value)
+                put(feed.subscriptions, key.name, Subscription, text, value)
             case keys.PartKey():
                 division.store_part(feed.parts, key.name, value)
             case keys.ResyncKey():
-                _put(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
+                put(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
 
     def _read_progress(self, capture: CaptureId, text: str, value: bytes | None) -> None:
         before = self.progress.get(capture) or CaptureProgress()
-        _put(self.progress, capture, CaptureProgress, text, value)
+        put(self.progress, capture, CaptureProgress, text, value)
         after = self.progress.get(capture) or CaptureProgress()
         for id in before.changefeeds.keys() | after.changefeeds.keys():
             feed = self.changefeeds.get(id)
             if feed is not None and before.changefeeds.get(id) != after.changefeeds.get(id):
-                self._settle_status(feed)
+                feed.renew_status()
                 feed.change = self.changes.note(id)
-
-    def _settle_status(self, feed: ChangefeedState) -> None:
-        feed.status = newest(self.progress.values(), feed.info, feed.stored_status)
 
     def _read_capture(self, key: keys.CaptureKey, text: str, value: bytes | None) -> None:
         if value is None:
             self._presence.remove(key.capture)
         else:
-            self._presence.put(_record(CaptureInfo, text, value, id=key.capture))
+            self._presence.put(record_of(CaptureInfo, text, value, id=key.capture))
 
     def _settle_changefeed(self, key: keys.FeedKey | keys.PositionKey, text: str) -> None:
         """Copy the key's fault to its changefeed, and remove a changefeed whose last key is gone."""
         feed = self.changefeeds[key.changefeed]
-        feed.change = self.changes.note(feed.id)
+        feed.change = feed.moves = self.changes.note(feed.id)
         was_broken = feed.broken.pop(text, None)
         if text in self.broken:
             feed.broken[text] = self.broken[text]
@@ -378,23 +390,3 @@ class ClusterState:
             return None
         first = min(candidates, key=lambda item: item.create_revision)
         return Owner(CaptureId(first.value.decode(errors="replace")), first.create_revision)
-
-
-def _record(model: type[R], key: str, value: bytes, **named: object) -> R:
-    """:raises InvalidRecordError: the value cannot be read, or belongs under another key than the one ``named``."""
-    record = model.decode(value, key=key)
-    wrong = sorted(field for field, expected in named.items() if getattr(record, field) != expected)
-    if wrong:
-        raise InvalidRecordError(f"{key} holds the {model.__name__} of another key (wrong: {', '.join(wrong)})")
-    return record
-
-
-def _decode(model: type[R], key: str, value: bytes | None, **named: object) -> R | None:
-    return None if value is None else _record(model, key, value, **named)
-
-
-def _put(known: MutableMapping[K, R], at: K, model: type[R], key: str, value: bytes | None, **named: object) -> None:
-    if (record := _decode(model, key, value, **named)) is None:
-        known.pop(at, None)
-    else:
-        known[at] = record

@@ -203,7 +203,7 @@ class Processors:
         if wanted is not None and epoch is None and self._failed.get(changefeed) != wanted.epoch:
             self._running[changefeed] = wanted.epoch
             assert feed is not None, "what is wanted is there"
-            self._shown[changefeed] = feed.change, now
+            self._shown[changefeed] = feed.moves, now
             return [StartProcessor(changefeed, wanted), Observe(changefeed, feed)]
         if epoch is not None and (wanted is None or wanted.epoch != epoch):
             self._stopping.add(changefeed)
@@ -213,12 +213,13 @@ class Processors:
         )
 
     def _is_news(self, feed: ChangefeedState, now: float) -> bool:
-        """Unchanged records are repeated at intervals: a processor that could not keep up may have missed them."""
-        change, at = self._shown.get(feed.id, (0, float("-inf")))
+        """Unchanged records are repeated at intervals: a processor that could not keep up may have missed them. None
+        looks at its owner's progress."""
+        moves, at = self._shown.get(feed.id, (0, float("-inf")))
         again_s = max(_SHOW_AGAIN_S, len(self._running) / _SHOWN_PER_S)
-        is_news = feed.change != change or now - at >= again_s
+        is_news = feed.moves != moves or now - at >= again_s
         if is_news:
-            self._shown[feed.id] = feed.change, now
+            self._shown[feed.id] = feed.moves, now
         return is_news
 
     def _wanted(self, feed: ChangefeedState | None) -> ChangefeedInfo | None:

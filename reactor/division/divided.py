@@ -70,7 +70,7 @@ class Divisible(BaseModel):
             if not (derived := _derived(type(self))):
                 return False
             mine, others = ({name: at[name] for name in at.keys() - derived} for at in (mine, others))
-        return mine == others and (self.model_extra or {}) == (other.model_extra or {})
+        return mine == others and (self.__pydantic_extra__ or {}) == (other.__pydantic_extra__ or {})
 
     def with_(self, **changes: object) -> Self:
         """Return a copy with some fields changed (not validated: callers pass typed values)."""

@@ -214,7 +214,7 @@ def test_of_two_captures_progress_the_furthest_counts() -> None:
     base = store.status(id)
     for shared, ts in ((here, 9), (there, 7)):
         ahead = store.state()
-        ahead.changefeeds[id].status = base
+        ahead.progress.clear()  # neither has seen the other's
         store.commit(shared.tick(ahead, {id: base.with_(checkpoint_ts=Ts(ts))}, 100.0))
     assert len(store.state().progress) == 2
     assert store.status(id).checkpoint_ts == 9
