@@ -61,11 +61,12 @@ class Agenda:
             self._shared = shared
             self._noted.update(changefeeds)
 
-    def note(self, changefeed: ChangefeedId, *, is_urgent: bool = True) -> None:
-        """There is news of it, or it is new. What is not urgent waits for a common round, if there are many."""
+    def note(self, changefeed: ChangefeedId, *, is_urgent: bool = True, is_own: bool = False) -> None:
+        """There is news of it, or it is new. If there are many, what is not urgent waits for a common round, and what
+        it has written of its own progress for other news."""
         if is_urgent or not self._are_many:
             self._noted.add(changefeed)
-        else:
+        elif not is_own:
             self._waiting.add(changefeed)
 
     def forget(self, changefeed: ChangefeedId) -> None:

@@ -202,8 +202,11 @@ class Owner:
                 self._agenda.note(id)
             return
         for id in state.changes.since(seen):
-            if id in self.changefeeds:
-                self._agenda.note(id, is_urgent=state.changefeeds[id].news > seen)
+            changefeed = self.changefeeds.get(id)
+            if changefeed is not None:
+                feed = state.changefeeds[id]
+                is_own = feed.moves <= seen and changefeed.latest == feed.status
+                self._agenda.note(id, is_urgent=feed.news > seen, is_own=is_own)
 
     def _store_progress(self, state: ClusterState, touched: set[ChangefeedId], now: float) -> list[Effect]:
         latest = {id: self.changefeeds[id].latest for id in sorted(self._ahead)}

@@ -79,7 +79,8 @@ class Heartbeat:
     run, all it has.
 
     Sent in ``parts`` one after the other if there are many; ``part`` counts from 0, and the last one is answered.
-    ``takes_together``: this owner understands ``HeartbeatResponse.together``.
+    ``takes_together``: this owner understands ``HeartbeatResponse.together``; ``follows_log``: it needs no report of
+    spans together that the move of a quiet log's head has moved (``LogHead.ends_at``).
     """
 
     spans: tuple[TableSpan, ...] = ()
@@ -88,6 +89,7 @@ class Heartbeat:
     part: int = 0
     parts: int = 1
     takes_together: bool = False
+    follows_log: bool = False
 
 
 class Place(NamedTuple):

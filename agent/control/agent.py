@@ -33,6 +33,7 @@ from reactor.messages import (
     HeartbeatResponse,
     Liveness,
     Message,
+    Place,
     RemoveSpan,
     SpanCheckpoint,
     SpanState,
@@ -42,6 +43,7 @@ from reactor.messages import (
     WorkerStatus,
     in_parts,
 )
+from reactor.records.log_head import LogHead
 
 Effects = list[effects.AgentEffect]
 
@@ -70,8 +72,8 @@ class Agent:
         self._worker_reported: WorkerStatus | None = None
         self._liveness_reported = Liveness.ALIVE
         self.together = SpansTogether()
-        #: revision of the owner that understands spans together
-        self._takes_together = -1
+        #: revisions of the owners that understand spans together, and that follow the log
+        self._takes_together = self._follows_log = -1
         #: of the last message that was sent
         self._number = 0
         #: the processor epoch that the owner has named, which proves that it has had a full answer of this run
@@ -142,6 +144,18 @@ class Agent:
             return []
         return [*self._respond()]
 
+    def follow(self, head: LogHead) -> bool:
+        """Move the spans together to the log's ``head``, up to which they have nothing to write, without a report.
+
+        Return False if the owner does not follow the log itself, or if spans are still to join them.
+
+        Where they were before is or will be reported: it is at or behind the log's last event (``LogHead.ends_at``).
+        """
+        if self.together.awaited() or (self.together.spans and self._follows_log != self.gate.owner.revision):
+            return False
+        self.together.follow(Place(SpanCheckpoint(head.resolved_ts, head.resolved_ts), head.resolved_time))
+        return True
+
     def announce(self) -> Effects:
         """Report that this run has begun, to an owner that may not ask before long."""
         return [*self._respond()] if self.gate.owner.id is not None else []
@@ -172,6 +186,8 @@ class Agent:
         if heartbeat.takes_together and self._takes_together != self.gate.owner.revision:
             self._takes_together = self.gate.owner.revision
             self.together.unnamed = dict.fromkeys(self.together.spans)
+        if heartbeat.follows_log:
+            self._follows_log = self.gate.owner.revision
         result: Effects = [*self._answer(heartbeat, is_full=is_full)]
         return [*result, effects.LeaveAsked()] if is_news else result
 

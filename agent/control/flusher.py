@@ -14,33 +14,27 @@ sink are retried without limit, and reported as warnings.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import anyio
 import structlog
 
 from agent.control.actors import ActorContext, Reference
+from agent.control.flush_errors import is_passing, of_tables
 from agent.control.lost_workers import LOSSES_MAX, LostWorkers, is_loss, is_single
 from agent.control.positions import Positions, jobs_of
 from agent.control.runtime import NOBODY, Advanced, FlushLimits, SpanFlushed, SpanPosition, SpanRuntime, Together
 from agent.errors import (
     RESYNC,
     JobError,
-    JobTimeoutError,
-    LogError,
     OwnFaultError,
-    RowMovedError,
-    SinkConfigError,
-    SinkFencedError,
-    SinkPassingError,
     SinkTimeoutError,
     TableLogLostError,
 )
 from agent.running_error import running_error
-from reactor.errors import Scope, WeirError
+from reactor.errors import WeirError
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import RunningError
-from reactor.records.log_head import LogHead
 from reactor.records.tables.table import TableRecord
 
 _RETRY_S = 1.0
@@ -51,13 +45,6 @@ _FAILURES_MAX = 5
 _WHOLE_MAX = 2
 #: a span that joins more than this number of others is flushed a little later: together with those that follow it
 _MANY, _JOINING_S = 100, 0.2
-#: transient errors of the sink, the log's storage or Spark as a whole: reported at once, and retried
-PASSING = frozenset(
-    {JobTimeoutError.code, SinkTimeoutError.code, SinkPassingError.code, SinkConfigError.code, LogError.code}
-)
-
-#: errors of writers and spans that another epoch, or other spans, resolve
-_OF_WRITERS = frozenset({SinkFencedError.code, RowMovedError.code})
 
 _log = structlog.get_logger()
 
@@ -127,8 +114,6 @@ class Flusher:
         self._is_poked = False
         self._is_waiting = False
         self._is_flushing = False
-        #: the head whose log those together have read to its end
-        self._read: LogHead | None = None
         #: consecutive failures of flushes that concern all tables, and of those that failed as a whole
         self._failures = 0
         self._whole_failures = 0
@@ -154,18 +139,31 @@ class Flusher:
 
     def _move_quietly(self) -> bool:
         """Move the spans if all are together, and there is nothing in the log behind them; else return False."""
-        limits, together = self._limits.now, self._positions.together
-        if self._is_flushing or self._is_narrowing or self._positions.apart or limits is None or self._read is None:
+        limits = self._limits.now
+        if limits is None or not self._is_quiet(limits):
             return False
-        head = limits.head
-        is_read = (head.epoch, head.last_seq) == (self._read.epoch, self._read.last_seq)
-        if not is_read or together.ts < max(self._read.resolved_ts, head.removed_ts):
-            return False
-        if limits.tables is not self._tables or limits.limited or limits.suspects or self._lost.tables:
-            return False
-        if together.ts < limits.highest_ts:
+        if self._positions.together.ts < limits.highest_ts:
             self._settle((), limits, limits.highest_ts)
         return True
+
+    def _is_quiet(self, limits: FlushLimits) -> bool:
+        """Return whether all spans are together, and the log has nothing behind them."""
+        positions = self._positions
+        if self._is_flushing or self._is_narrowing or positions.apart or not limits.head.ends_at(positions.together.ts):
+            return False
+        is_limited = limits.limited or limits.suspects or self._lost.tables
+        return limits.tables is self._tables and not is_limited
+
+    def can_follow(self, limits: FlushLimits) -> bool:
+        """Return whether ``limits`` move the spans to the log's end, and do nothing else."""
+        is_at_end = self._positions.together.ts <= limits.highest_ts == limits.head.resolved_ts
+        is_idle = not (self._is_poked or self._is_waiting or self._positions.has_changes)
+        return is_idle and is_at_end and self._is_quiet(limits)
+
+    def follow(self, limits: FlushLimits) -> None:
+        """Move as ``can_follow`` has allowed, without a report."""
+        self._limits.now = limits
+        self._positions.together.move(limits.highest_ts)
 
     def _poke_for_joined(self) -> None:
         """A flush looks at all spans that are apart; of thousands that join one by one, many get it together."""
@@ -233,10 +231,7 @@ class Flusher:
         _log.debug("flushed", spans=len(flushed.spans), rows=rows, seconds=round(time.time() - started, 3))
         self._note(flushes=1, rows=rows)
         self._whole_failures = 0
-        self._settle(_of_tables(flushed.spans), limits, None if together is NOBODY else flushed.together_ts)
-        head = limits.head
-        if not flushed.is_behind and self._positions.together.ts == head.resolved_ts and head.is_complete:
-            self._read = head
+        self._settle(of_tables(flushed.spans), limits, None if together is NOBODY else flushed.together_ts)
         if flushed.is_behind:
             self.poke()
 
@@ -288,7 +283,7 @@ class Flusher:
                 self._report(span)
         if advanced or moved:
             self._advanced(Advanced(tuple(advanced), ts, limits.time_at(ts), *self._positions.take_changes()))
-        passing = {span.error.code: span.error for span in spans if span.error is not None and _is_passing(span.error)}
+        passing = {span.error.code: span.error for span in spans if span.error is not None and is_passing(span.error)}
         for error in passing.values():
             self._warn(error)
         if is_whole:
@@ -296,7 +291,7 @@ class Flusher:
 
     def _is_final(self, span: TableSpan, error: RunningError) -> bool:
         """Return whether its writer must be notified: the span cannot continue."""
-        if _is_passing(error):
+        if is_passing(error):
             is_final = False
         elif is_single(error):
             failures = self._failing[span][0] + 1 if span in self._failing else 1
@@ -371,28 +366,5 @@ def _is_due(position: SpanPosition, limits: FlushLimits) -> bool:
     return target > position.checkpoint_ts and target >= position.table.consistent_ts
 
 
-def _is_passing(error: RunningError) -> bool:
-    return error.scope is Scope.CHANGEFEED and error.code in PASSING
-
-
 def _wait_s(failures: int) -> float:
     return float(min(_RETRY_S * 2 ** (max(failures, 1) - 1), _RETRY_MAX_S))
-
-
-def _of_tables(spans: tuple[SpanFlushed, ...]) -> tuple[SpanFlushed, ...]:
-    """A table that is refused while another is written is itself the cause, whatever the sink calls the error."""
-    if not any(span.error for span in spans):
-        return spans
-    written = {span.position.table.table_id for span in spans if span.error is None and span.rows}
-
-    def is_cause(span: SpanFlushed) -> bool:
-        return len(written) > (span.position.table.table_id in written)
-
-    return tuple(_of_table(span) if span.error and is_cause(span) else span for span in spans)
-
-
-def _of_table(span: SpanFlushed) -> SpanFlushed:
-    error = span.error
-    if error is None or error.code in _OF_WRITERS or error.scope is Scope.CAPTURE or _is_passing(error):
-        return span
-    return replace(span, error=error.with_(scope=Scope.TABLE, table_id=span.position.table.table_id))

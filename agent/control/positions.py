@@ -75,6 +75,11 @@ class Positions:
                 self._join(self.apart.pop(flushed.position.span))
         return moved
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether spans have joined those together or left them since ``take_changes``."""
+        return bool(self._joined or self._left)
+
     def take_changes(self) -> tuple[tuple[TableSpan, ...], tuple[TableSpan, ...]]:
         """Return who has joined those together since the last call, and is there, and who has left them, and is not."""
         changes = tuple(self._joined), tuple(self._left)

@@ -152,6 +152,8 @@ class Processor:
         self._schemas: object = None
         self._suspects: frozenset[int] = frozenset()
         self._is_report_pending = False
+        #: what the flusher has done and the mailbox still has
+        self._reports = 0
         self._log = structlog.get_logger().bind(changefeed=agent.changefeed)
 
     async def on_start(self, context: ActorContext) -> None:
@@ -175,6 +177,7 @@ class Processor:
             case Moved():
                 self._on_moved(message.feed)
             case Happened():
+                self._reports -= isinstance(message.event, effects.SpansProgress)
                 self._perform(self._agent.handle_event(message.event, now))
                 self._report_soon()
             case ReportDue():
@@ -186,6 +189,20 @@ class Processor:
             case AskStatistics():
                 return ProcessorStatistics(len(self._agent.spans), len(self._units), self._flusher.statistics)
         return None
+
+    def follow(self, feed: ChangefeedState) -> bool:
+        """Take in the move of a quiet log's head, if that is all and the owner needs no report of it; else return
+        False: then ``Moved`` is to be sent."""
+        head = next(iter(feed.heads.values()), None)
+        is_busy = bool(feed.broken or self._unknown or self._reports) or feed.news != self._news
+        if head is None or is_busy or not self._agent.is_barrier_known:
+            return False
+        limits = FlushLimits(head, self._agent.barrier, self._held, self._tables, self._changes, self._suspects)
+        if not self._flusher.can_follow(limits) or not self._agent.follow(head):
+            return False
+        self._head = head
+        self._flusher.follow(limits)
+        return True
 
     def _on_moved(self, feed: ChangefeedState) -> None:
         if feed.broken:
@@ -321,6 +338,7 @@ class Processor:
         self._agent.rows_flushed += sum(span.rows for span in advanced.spans)
         spans = tuple(map(_progress, advanced.spans))
         place = Place(SpanCheckpoint(advanced.checkpoint_ts, advanced.checkpoint_ts), advanced.commit_time)
+        self._reports += 1
         self._post(Happened(effects.SpansProgress(spans, place, advanced.joined, advanced.left)))
 
     def _on_failed(self, flushed: SpanFlushed) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from agent.control import effects
 from agent.control.actors import ActorContext, Reference
-from agent.control.flusher import PASSING, Join, Leave
+from agent.control.flush_errors import PASSING
+from agent.control.flusher import Join, Leave
 from agent.control.runtime import SpanPosition, SpanRuntime
 from agent.errors import TableForeignError
 from agent.running_error import running_error

@@ -19,7 +19,7 @@ class SpansTogether:
         self.spans: dict[TableSpan, LocalSpan] = {}
         #: of them, those that the owner does not take for such
         self.unnamed: dict[TableSpan, None] = {}
-        #: the place is not the one that was reported
+        #: the place is not the one that was reported, and the owner does not know it
         self.is_moved = False
         self._here = Here(Place(SpanCheckpoint(Ts(0), Ts(0))))
         #: are together with them in the flusher, and not yet here: their own place is ahead, or they do not run yet
@@ -36,6 +36,11 @@ class SpansTogether:
         if after == before or (self.spans and to.checkpoint < before.checkpoint):
             return
         self._here.at, self.is_moved = after, True
+
+    def follow(self, to: Place) -> None:
+        """Move the place to one that the owner knows without a report."""
+        assert not (self.spans and to.checkpoint < self.place.checkpoint), "the place goes back"
+        self._here.at = to
 
     def join(self, span: LocalSpan) -> bool:
         """Let a span join that has arrived; return whether it has advanced by itself."""

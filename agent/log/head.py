@@ -113,11 +113,14 @@ class LogWriter:
             assert not ddl, "the head does not pass a transaction that is not finished"
             await self._move(head.with_(last_seq=segment.seq, recent=recent))
             return
+        resolved_ts = max(head.resolved_ts, segment.resolved_ts)
         await self._move(
             head.with_(
                 last_seq=segment.seq,
                 complete_seq=segment.seq,
-                resolved_ts=max(head.resolved_ts, segment.resolved_ts),
+                written_seq=segment.seq,
+                written_ts=max(resolved_ts, segment.last_ts),
+                resolved_ts=resolved_ts,
                 resolved_time=resolved_time,
                 position=position,
                 attachment=attachment,
@@ -260,10 +263,13 @@ def _recent(head: LogHead, segment: SegmentRef) -> tuple[str, ...]:
 def _new_era(head: LogHead, capture: CaptureId) -> LogHead:
     first_seq = head.complete_seq + 1
     kept = tuple(era for era in head.eras if era.first_seq < first_seq)
+    is_known = head.written_seq == head.complete_seq
     return head.with_(
         epoch=head.epoch + 1,
         writer=capture,
         last_seq=head.complete_seq,
+        written_seq=head.complete_seq,
+        written_ts=head.written_ts if is_known else head.resolved_ts,
         eras=(*kept, Era(epoch=head.epoch + 1, first_seq=first_seq)),
     )
 
@@ -281,6 +287,8 @@ def begun_again(head: LogHead, start_ts: Ts, *, position: str, newest_epoch: int
         resolved_ts=start_ts,
         resolved_time=0.0,
         removed_ts=start_ts,
+        written_seq=seq - 1,
+        written_ts=start_ts,
         position=position,
         attachment="",
         recent=(),

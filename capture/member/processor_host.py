@@ -119,6 +119,8 @@ class ProcessorHost:
         self._policy = policy or RestartPolicy()
         #: their last state in etcd, for a processor that is restarted
         self._feeds: dict[ChangefeedId, ChangefeedState] = {}
+        #: the current runs
+        self._runs: dict[ChangefeedId, Processor] = {}
         #: those that have not been informed of their current owner
         self._unelected: set[ChangefeedId] = set()
         #: as etcd shows them here, and messages of those that it does not show yet
@@ -221,7 +223,9 @@ class ProcessorHost:
         self._feeds[changefeed] = feed
         if changefeed in self._unelected and self._tell(changefeed, Elected(self._owner_of(changefeed))):
             self._unelected.discard(changefeed)
-        self._tell(changefeed, Moved(feed))
+        run = self._runs.get(changefeed)
+        if run is None or not run.follow(feed):
+            self._tell(changefeed, Moved(feed))
 
     def _tell(self, changefeed: ChangefeedId, message: Input) -> bool:
         """Return False if its mailbox is full."""
@@ -279,7 +283,7 @@ class ProcessorHost:
         if fault:
             warn(fault)
             self._tasks.start_soon(self._try_again, info.id, name=f"fault-{info.id}")
-        return Processor(
+        run = self._runs[info.id] = Processor(
             agent,
             runtime,
             send=self._send,
@@ -290,6 +294,7 @@ class ProcessorHost:
             is_alone=lambda: self._is_alone,
             feed=self._feeds.get(info.id),
         )
+        return run
 
     def _opened(self, info: ChangefeedInfo) -> tuple[SpanRuntime, RunningError | None]:
         """Return the runtime, and a fault of this capture that keeps it from working: then it takes part without work.
@@ -341,6 +346,7 @@ class ProcessorHost:
                 await supervised.run()
         finally:
             del self._processors[info.id], self._supervised[info.id]
+            self._runs.pop(info.id, None)
             self._feeds.pop(info.id, None)
             supervised.close()
             self._post(ProcessorEnded(info.id))

@@ -241,11 +241,12 @@ def _checkpoint(row: object) -> SpanCheckpoint:
 def _heartbeat_row(body: Heartbeat) -> tuple[object, ...]:
     barrier = (body.barrier.global_ts, body.barrier.tables)
     parts = body.part, body.parts
-    return _span_rows(body.spans), body.is_stopping, barrier, *parts, body.takes_together
+    return _span_rows(body.spans), body.is_stopping, barrier, *parts, body.takes_together, body.follows_log
 
 
 def _heartbeat(row: object) -> Heartbeat:
-    spans, is_stopping, barrier, part, parts, takes_together = fields(row, 0, [], False, [], 0, 1, False)
+    known = fields(row, 0, [], False, [], 0, 1, False, False)
+    spans, is_stopping, barrier, part, parts, takes_together, follows_log = known
     return Heartbeat(
         _spans(spans),
         _boolean(is_stopping),
@@ -253,6 +254,7 @@ def _heartbeat(row: object) -> Heartbeat:
         integer(part),
         integer(parts),
         _boolean(takes_together),
+        _boolean(follows_log),
     )
 
 

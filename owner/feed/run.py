@@ -77,6 +77,8 @@ class Run:
             catching_up=facts.catching_up,
             heartbeat_budget=context.heartbeat_budget,
         )
+        if facts.head is not None:
+            effects += self.coordinator.follow_log(facts.head, _lowest_of(facts, limits))
         self._note_workers(context, now)
         if self.workers.has_errors or not self._may_place_workers(now):
             return effects
@@ -238,6 +240,11 @@ class Run:
         """Return the captures of this changefeed's workers, for the placement of others."""
         at_work = (Stage.CREATING, Stage.ONLINE)
         return [worker.capture for worker in self.workers.workers.values() if worker.stage in at_work]
+
+
+def _lowest_of(facts: Facts, limits: Limits) -> Ts:
+    """Return the Ts that no table passes that anything limits; held ones wait for their schema changes, too."""
+    return min([limits.lowest_ts, *(record.barrier_ts for record in facts.pending_ddl)])
 
 
 def _tables_of(positions: Iterable[SpanPosition]) -> Set[int]:

@@ -199,7 +199,15 @@ class CaptureManager:
             parts = in_parts(sorted(spans))
             epoch = "" if is_full else capture.epoch
             for number, part in enumerate(parts):
-                beat = Heartbeat(part, capture.id == drain, barrier, number, len(parts), takes_together=True)
+                beat = Heartbeat(
+                    part,
+                    capture.id == drain,
+                    barrier,
+                    number,
+                    len(parts),
+                    takes_together=True,
+                    follows_log=True,
+                )
                 due.append((capture.id, epoch, beat))
         return due
 

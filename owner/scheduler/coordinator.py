@@ -35,6 +35,7 @@ from reactor.messages import (
     SpanStatus,
     WorkerStatus,
 )
+from reactor.records.log_head import LogHead
 
 _ALL_WHOLE: TableSpans = {}
 _NONE_CATCHING_UP: Mapping[int, Ts] = {}
@@ -122,6 +123,14 @@ class Coordinator:
             orders += self._schedule(now)
         heartbeat_budget = heartbeat_budget or HeartbeatBudget(self._settings, spans=len(self.sets))
         return self._dispatches(orders) + self._heartbeats(barrier, heartbeat_budget, now)
+
+    def follow_log(self, head: LogHead, limit_ts: Ts) -> list[Send]:
+        """Move the spans together that have nothing to write up to ``head``, but not past ``limit_ts``."""
+        orders: list[Order] = []
+        for capture, statuses in self.span_index.follow_log(head, limit_ts):
+            orders += self._handle_statuses(capture, statuses)
+            self.span_index.join_together(capture, ())
+        return self._dispatches(orders)
 
     def move_table(self, table_id: int, capture: CaptureId) -> int:
         """Request that all spans of a table move to ``capture``; return their number."""

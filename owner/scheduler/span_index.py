@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Iterable, MutableMapping
 
 from owner.scheduler.lowest import LowestPosition
 from owner.scheduler.replication import Orders, ReplicationSet, Role, SetState
-from owner.scheduler.together import Groups
+from owner.scheduler.together import Group, Groups
 from reactor.ids import CaptureId, TableSpan, Ts
-from reactor.messages import Place, SpanState, SpanStatus
+from reactor.messages import Place, SpanCheckpoint, SpanState, SpanStatus
 from reactor.places import Here
+from reactor.records.log_head import LogHead
 
 # looked up once: an enumeration's members are computed attributes
 _WRITING, _UNDISTURBED, _WRITER = SpanState.REPLICATING, SetState.REPLICATING, Role.PRIMARY
@@ -200,8 +201,28 @@ class SpanIndex:
         self._groups.end(capture)
 
     def move_together(self, capture: CaptureId, to: Place) -> list[SpanStatus]:
-        """Move all that are together; return what that says of each that is not plain, unprocessed."""
+        """Move all that are together to where ``capture`` reports them; return what that says of each that is not
+        plain, unprocessed."""
         group = self._groups.by_capture[capture]
+        group.reported_ts, group.followed = to.checkpoint.checkpoint_ts, (None, Ts(0))
+        return self._move(group, to)
+
+    def follow_log(self, head: LogHead, limit_ts: Ts) -> list[tuple[CaptureId, list[SpanStatus]]]:
+        """Move to ``head``, but not past ``limit_ts``, all that are together and behind whose reported place the log
+        has nothing: captures do not report that. Return what it says of those that are not plain, unprocessed."""
+        ts = min(head.resolved_ts, limit_ts)
+        said: list[tuple[CaptureId, list[SpanStatus]]] = []
+        for capture, group in self._groups.by_capture.items():
+            known, to_ts = group.followed
+            if (known is not head or to_ts != ts) and head.ends_at(group.reported_ts):
+                group.followed = head, ts
+                time = head.resolved_time if ts == head.resolved_ts else 0.0
+                self._move(group, Place(SpanCheckpoint(ts, ts), time or group.here.at.time))
+                if behind := [status for status in group.statuses() if self._is_behind(status)]:
+                    said.append((capture, behind))
+        return said
+
+    def _move(self, group: Group, to: Place) -> list[SpanStatus]:
         before = group.here.at
         if to == before or to.checkpoint < before.checkpoint:
             return []
@@ -268,6 +289,10 @@ class SpanIndex:
         span = known.span
         is_undisturbed = known.state is _UNDISTURBED and known.captures == {capture: _WRITER}
         return is_undisturbed and span not in self._surplus and span.table_id not in self._aside
+
+    def _is_behind(self, status: SpanStatus) -> bool:
+        known = self.sets.get(status.span)
+        return known is not None and known.checkpoint < status.checkpoint
 
     def _part(self, known: ReplicationSet) -> None:
         """Let a span have its own place, before anything else is noted of it."""

@@ -10,9 +10,10 @@ capture's messages since a full answer, or ends the group (``owner.scheduler.cap
 
 from dataclasses import dataclass, field
 
-from reactor.ids import CaptureId, TableSpan
+from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import Place, SpanState, SpanStatus
 from reactor.places import Here
+from reactor.records.log_head import LogHead
 
 
 @dataclass(slots=True)
@@ -20,6 +21,10 @@ class Group:
     """The spans together of one capture."""
 
     here: Here
+    #: where its capture has reported them last
+    reported_ts: Ts
+    #: the head that they have followed, and how far, since that report
+    followed: tuple[LogHead | None, Ts] = (None, Ts(0))
     plain: dict[TableSpan, None] = field(default_factory=dict)
     others: dict[TableSpan, None] = field(default_factory=dict)
 
@@ -41,7 +46,7 @@ class Groups:
 
     def begin(self, capture: CaptureId, at: Place) -> None:
         here = Here(at)
-        self.by_capture[capture] = self._by_place[here] = Group(here)
+        self.by_capture[capture] = self._by_place[here] = Group(here, at.checkpoint.checkpoint_ts)
 
     def end(self, capture: CaptureId) -> None:
         group = self.by_capture.pop(capture, None)

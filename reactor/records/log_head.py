@@ -42,11 +42,20 @@ class LogHead(Record):
     attachment: str = later("")
     #: names of the latest segments, if listing the storage costs a request
     recent: tuple[str, ...] = later(())
+    #: the last segment when ``written_ts`` was set: no event up to it is behind that. An older writer leaves both as
+    #: they are, so they count only while it is the log's last one
+    written_seq: Count = later(0)
+    written_ts: StoredTs = later(Ts(0))
 
     @property
     def is_complete(self) -> bool:
         """Whether no transaction is open at the log's end."""
         return self.complete_seq == self.last_seq
+
+    def ends_at(self, ts: Ts) -> bool:
+        """Return whether the log has no event behind ``ts``, and all that it had up to there."""
+        is_known = self.is_complete and self.written_seq == self.last_seq
+        return is_known and ts >= max(self.written_ts, self.removed_ts)
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:

@@ -22,6 +22,7 @@ from reactor.messages import (
     WorkerStatus,
 )
 from reactor.records.changefeed import RunningError, Unit
+from reactor.records.log_head import LogHead
 from tests.unit.agent.agent_build import (
     FEED,
     HERE,
@@ -323,3 +324,44 @@ def test_of_many_spans_that_move_together_only_the_place_is_reported() -> None:
     assert (later.number, later.joined, later.together) == (response.number + 1, (), Place(checkpoint(60), 8.0))
     assert agent.tick(0.0) == []
     agent.validate()
+
+
+def _together_at_50() -> Agent:
+    agent = new_agent()
+    bring_to(agent, SpanState.REPLICATING, SPAN)
+    tell(agent, Heartbeat(takes_together=True, follows_log=True))
+    agent.handle_event(effects.SpansProgress((), Place(checkpoint(50), 7.0), (SPAN,)), 0.0)
+    assert len(responses(agent.tick(0.0))) == 1
+    return agent
+
+
+def test_the_move_of_a_quiet_logs_head_is_not_reported_to_an_owner_that_follows_the_log() -> None:
+    agent = _together_at_50()
+    assert agent.follow(LogHead(resolved_ts=Ts(60), resolved_time=8.0))
+    assert (agent.spans[SPAN].checkpoint, agent.spans[SPAN].checkpoint_time) == (checkpoint(60), 8.0)
+    assert agent.tick(0.0) == []
+    [answer] = responses(tell(agent, Heartbeat(takes_together=True, follows_log=True)))
+    assert answer.together == Place(checkpoint(60), 8.0)
+    agent.validate()
+
+
+def test_an_owner_of_an_older_version_is_told_every_move() -> None:
+    agent = new_agent()
+    bring_to(agent, SpanState.REPLICATING, SPAN)
+    tell(agent, Heartbeat(takes_together=True))
+    agent.handle_event(effects.SpansProgress((), Place(checkpoint(50), 7.0), (SPAN,)), 0.0)
+    assert not agent.follow(LogHead(resolved_ts=Ts(60)))
+    assert agent.spans[SPAN].checkpoint == checkpoint(50)
+    agent = _together_at_50()
+    agent.gate.elect(Owner(CaptureId("next"), 99))
+    assert not agent.follow(LogHead(resolved_ts=Ts(60))), "the next owner has not said that it follows the log"
+
+
+def test_spans_that_are_still_to_join_the_others_are_not_left_behind() -> None:
+    agent, ahead = _together_at_50(), TableSpan(7)
+    bring_to(agent, SpanState.REPLICATING, ahead)
+    agent.handle_event(
+        effects.SpansProgress((effects.SpanProgress(ahead, checkpoint(70)),), Place(checkpoint(60), 8.0), (ahead,)), 0.0
+    )
+    assert ahead not in agent.together.spans
+    assert not agent.follow(LogHead(resolved_ts=Ts(80)))

@@ -99,16 +99,19 @@ class Rig:
         self.flusher.tell_nowait(Leave(flushed.position.span))  # as its writer does
 
     segments: int = 0
+    written_ts: int = 0
     tables: dict[int, TableRecord] = field(default_factory=dict)
 
     def move(self, resolved_ts: int, *, removed_ts: int = 0, suspects: Iterable[int] = ()) -> None:
         """Move the log's head by a segment."""
         self.segments += 1
+        self.written_ts = resolved_ts
         self.set(resolved_ts, removed_ts=Ts(removed_ts), suspects=suspects)
 
     def set(self, resolved_ts: int, *, barrier: int = MAX_TS, suspects: Iterable[int] = (), **changes: object) -> None:
         """Set the limits; the log has as many segments as before."""
-        head = LogHead(resolved_ts=Ts(resolved_ts), last_seq=self.segments, complete_seq=self.segments).with_(**changes)
+        seqs = dict.fromkeys(("last_seq", "complete_seq", "written_seq"), self.segments)
+        head = LogHead(resolved_ts=Ts(resolved_ts), written_ts=Ts(self.written_ts), **seqs).with_(**changes)
         self.limits.now = FlushLimits(head, Barrier(Ts(barrier)), tables=self.tables, suspects=frozenset(suspects))
         self.poke()  # type: ignore[operator]
 
@@ -381,7 +384,9 @@ async def test_a_head_that_moves_without_segments_moves_spans_together_without_a
 
 
 @pytest.mark.parametrize(
-    "change", [{"epoch": 1}, {"last_seq": 2}, {"last_seq": 2, "complete_seq": 2}], ids=["writer", "open", "segment"]
+    "change",
+    [{"written_seq": 0}, {"last_seq": 2}, {"last_seq": 2, "complete_seq": 2}, {"written_ts": 150}],
+    ids=["older writer", "open", "segment of an older writer", "segment"],
 )
 async def test_a_log_that_may_have_more_is_read(change: dict[str, Any]) -> None:
     async with rig(1, sink=Sink(settles=True)) as r:
@@ -395,7 +400,7 @@ async def test_a_log_that_may_have_more_is_read(change: dict[str, Any]) -> None:
 
 async def test_a_log_whose_end_has_not_been_reached_is_read_when_the_barrier_moves() -> None:
     async with rig(1, sink=Sink(settles=True)) as r:
-        r.segments = 1
+        r.segments, r.written_ts = 1, 100
         r.set(100, barrier=50)
         await anyio.sleep(1.0)
         assert r.reached == {1: 50}
@@ -408,7 +413,7 @@ async def test_a_log_whose_end_has_not_been_reached_is_read_when_the_barrier_mov
 
 async def test_a_transaction_that_is_open_at_the_end_of_the_log_is_read_when_it_is_complete() -> None:
     async with rig(1, sink=Sink(settles=True)) as r:
-        r.segments = 2
+        r.segments, r.written_ts = 2, 200
         r.set(100, complete_seq=1)
         await anyio.sleep(1.0)
         before = len(r.sink.flushes)
