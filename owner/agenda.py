@@ -27,7 +27,7 @@ _QUIET_PER_S = 5.0
 #: interval of the common rounds of many changefeeds
 _ROUND_S = 0.5
 #: changefeeds in one tick
-_TICKED_MAX = 20
+_TICKED_MAX = 10
 #: entries that are void, before all of them are removed
 _VOID_MAX = 256
 

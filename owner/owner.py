@@ -240,8 +240,8 @@ class Owner:
         except Exception as error:  # isolation is the purpose: one changefeed's fault must not affect others
             return self._crash(feed, error, now)
         finally:
-            if workers_of(self.changefeeds[feed.id]) != before:
-                self._loads.forget()
+            if (after := workers_of(self.changefeeds[feed.id])) != before:
+                self._loads.note(before, after)
             self._count_spans(feed.id)
 
     def _count_spans(self, id: ChangefeedId) -> None:

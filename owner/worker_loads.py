@@ -1,6 +1,6 @@
 """Worker loads: the number of workers on each capture, of all changefeeds, for the placement of another one.
 
-Counted when somebody asks, which is seldom, and again after a change.
+Counted when somebody asks, which is seldom, and kept up from then on.
 """
 
 from collections import Counter
@@ -19,9 +19,11 @@ class WorkerLoads(Mapping[CaptureId, int]):
         self._count = count
         self._counted: Counter[CaptureId] | None = None
 
-    def forget(self) -> None:
-        """A worker has been placed, or has ended."""
-        self._counted = None
+    def note(self, before: Iterable[CaptureId], after: Iterable[CaptureId]) -> None:
+        """The workers of one changefeed have been on the captures ``before``, and are on those ``after``."""
+        if self._counted is not None:
+            self._counted.subtract(before)
+            self._counted.update(after)
 
     def __getitem__(self, capture: CaptureId) -> int:
         return self._known[capture]

@@ -236,7 +236,7 @@ class ClusterState:
         else:
             self.raw[key] = item
         if parsed is not None:
-            self._dispatch(parsed, item)
+            self._dispatch(parsed, key, item)
 
     def _joined(self, key: keys.Key, item: KeyValue) -> bytes:
         """Return the value with its parts; without, if one is missing, which its record then reports."""
@@ -254,8 +254,7 @@ class ClusterState:
         else:
             self.large.discard(key)
 
-    def _dispatch(self, key: keys.Key, item: KeyValue | None) -> None:
-        text = str(key)
+    def _dispatch(self, key: keys.Key, text: str, item: KeyValue | None) -> None:
         self.broken.pop(text, None)
         try:
             self._read(key, text, item)

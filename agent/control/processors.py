@@ -224,7 +224,7 @@ class Processors:
 
     def _wanted(self, feed: ChangefeedState | None) -> ChangefeedInfo | None:
         """Return the changefeed as it should run here, or None. If its records cannot be read, nothing is changed."""
-        if feed is None or feed.info is None or feed.status is None or feed.info.state not in _RUNNING:
+        if feed is None or feed.info is None or feed.stored_status is None or feed.info.state not in _RUNNING:
             return None
         return feed.info
 
