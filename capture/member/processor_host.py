@@ -223,9 +223,17 @@ class ProcessorHost:
         self._feeds[changefeed] = feed
         if changefeed in self._unelected and self._tell(changefeed, Elected(self._owner_of(changefeed))):
             self._unelected.discard(changefeed)
-        run = self._runs.get(changefeed)
-        if run is None or not run.follow(feed):
+        if not self._follow(changefeed, feed):
             self._tell(changefeed, Moved(feed))
+
+    def _follow(self, changefeed: ChangefeedId, feed: ChangefeedState) -> bool:
+        """Return whether its run needs no message: nearly always, only a quiet log's head has moved."""
+        run = self._runs.get(changefeed)
+        try:
+            return run is not None and run.follow(feed)
+        except Exception as error:  # of one changefeed, and must not end this capture's membership
+            _log.warning("a processor did not follow its log", changefeed=changefeed, exc_info=error)
+            return False
 
     def _tell(self, changefeed: ChangefeedId, message: Input) -> bool:
         """Return False if its mailbox is full."""
