@@ -18,6 +18,7 @@ _CHEAP = {
     "go back over a move": 5,
     "launch over an owner": 20,
     "lose an assignment": 5,
+    "follow a log that has events": 5,
     "forget a span in one place only": 5,
     "forget the from ts check": 100,
     "let a copy win over later changes": 5,
