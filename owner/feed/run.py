@@ -25,6 +25,7 @@ from reactor.effects import Effect, Send
 from reactor.ids import CaptureId, Ts
 from reactor.messages import Message
 from reactor.records.changefeed import RunningError
+from reactor.records.log_head import LogHead
 from reactor.records.tables.table import TableRecord
 
 _NONE: frozenset[int] = frozenset()
@@ -77,8 +78,8 @@ class Run:
             catching_up=facts.catching_up,
             heartbeat_budget=context.heartbeat_budget,
         )
-        if facts.head is not None:
-            effects += self.coordinator.follow_log(facts.head, _lowest_of(facts, limits))
+        if facts.head is not None and _is_free(facts, facts.head, limits):
+            effects += self.coordinator.follow_log(facts.head)
         self._note_workers(context, now)
         if self.workers.has_errors or not self._may_place_workers(now):
             return effects
@@ -242,9 +243,11 @@ class Run:
         return [worker.capture for worker in self.workers.workers.values() if worker.stage in at_work]
 
 
-def _lowest_of(facts: Facts, limits: Limits) -> Ts:
-    """Return the Ts that no table passes that anything limits; held ones wait for their schema changes, too."""
-    return min([limits.lowest_ts, *(record.barrier_ts for record in facts.pending_ddl)])
+def _is_free(facts: Facts, head: LogHead, limits: Limits) -> bool:
+    """Return whether nothing stops a table in front of ``head``. If something does, captures report their moves: only
+    they know whether they stop there."""
+    changes = (record.barrier_ts for record in facts.pending_ddl)  # of held tables, too
+    return min([limits.lowest_ts, *changes]) >= head.resolved_ts
 
 
 def _tables_of(positions: Iterable[SpanPosition]) -> Set[int]:

@@ -124,10 +124,10 @@ class Coordinator:
         heartbeat_budget = heartbeat_budget or HeartbeatBudget(self._settings, spans=len(self.sets))
         return self._dispatches(orders) + self._heartbeats(barrier, heartbeat_budget, now)
 
-    def follow_log(self, head: LogHead, limit_ts: Ts) -> list[Send]:
-        """Move the spans together that have nothing to write up to ``head``, but not past ``limit_ts``."""
+    def follow_log(self, head: LogHead) -> list[Send]:
+        """Move the spans together that have nothing to write up to ``head``, which nothing keeps them from."""
         orders: list[Order] = []
-        for capture, statuses in self.span_index.follow_log(head, limit_ts):
+        for capture, statuses in self.span_index.follow_log(head):
             orders += self._handle_statuses(capture, statuses)
             self.span_index.join_together(capture, ())
         return self._dispatches(orders)

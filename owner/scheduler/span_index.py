@@ -204,20 +204,18 @@ class SpanIndex:
         """Move all that are together to where ``capture`` reports them; return what that says of each that is not
         plain, unprocessed."""
         group = self._groups.by_capture[capture]
-        group.reported_ts, group.followed = to.checkpoint.checkpoint_ts, (None, Ts(0))
+        group.reported_ts, group.followed = to.checkpoint.checkpoint_ts, None
         return self._move(group, to)
 
-    def follow_log(self, head: LogHead, limit_ts: Ts) -> list[tuple[CaptureId, list[SpanStatus]]]:
-        """Move to ``head``, but not past ``limit_ts``, all that are together and behind whose reported place the log
-        has nothing: captures do not report that. Return what it says of those that are not plain, unprocessed."""
-        ts = min(head.resolved_ts, limit_ts)
+    def follow_log(self, head: LogHead) -> list[tuple[CaptureId, list[SpanStatus]]]:
+        """Move to ``head`` all that are together, and behind whose reported place the log has nothing: captures do not
+        report that. Return what it says of those that are not plain, unprocessed."""
+        at = Place(SpanCheckpoint(head.resolved_ts, head.resolved_ts), head.resolved_time)
         said: list[tuple[CaptureId, list[SpanStatus]]] = []
         for capture, group in self._groups.by_capture.items():
-            known, to_ts = group.followed
-            if (known is not head or to_ts != ts) and head.ends_at(group.reported_ts):
-                group.followed = head, ts
-                time = head.resolved_time if ts == head.resolved_ts else 0.0
-                self._move(group, Place(SpanCheckpoint(ts, ts), time or group.here.at.time))
+            if group.followed is not head and head.ends_at(group.reported_ts):
+                group.followed = head
+                self._move(group, at)
                 if behind := [status for status in group.statuses() if self._is_behind(status)]:
                     said.append((capture, behind))
         return said

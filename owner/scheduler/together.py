@@ -23,8 +23,8 @@ class Group:
     here: Here
     #: where its capture has reported them last
     reported_ts: Ts
-    #: the head that they have followed, and how far, since that report
-    followed: tuple[LogHead | None, Ts] = (None, Ts(0))
+    #: the head that they have followed since that report
+    followed: LogHead | None = None
     plain: dict[TableSpan, None] = field(default_factory=dict)
     others: dict[TableSpan, None] = field(default_factory=dict)
 

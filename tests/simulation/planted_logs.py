@@ -14,9 +14,9 @@ def follow_a_log_that_has_events(stack: ExitStack) -> None:
     """The owner does not look where the log has its last event."""
     follow = SpanIndex.follow_log
 
-    def planted(self: SpanIndex, head: LogHead, limit_ts: Ts) -> list[tuple[CaptureId, list[SpanStatus]]]:
+    def planted(self: SpanIndex, head: LogHead) -> list[tuple[CaptureId, list[SpanStatus]]]:
         seqs = dict.fromkeys(("complete_seq", "written_seq"), head.last_seq)
-        return follow(self, head.with_(written_ts=Ts(0), **seqs), limit_ts)
+        return follow(self, head.with_(written_ts=Ts(0), **seqs))
 
     stack.enter_context(mock.patch.object(SpanIndex, "follow_log", planted))
 

@@ -199,7 +199,7 @@ class _World:
         due, self._to_owner = self._to_owner, []
         sent = self.coordinator.poll(TABLES, [A, B], due, Barrier(MAX_TS), self.now)
         if self.follows:
-            sent += self.coordinator.follow_log(self.head, MAX_TS)
+            sent += self.coordinator.follow_log(self.head)
         for effect in sent:
             message = self._carried(effect.message)
             if not self._is_lost():
@@ -386,15 +386,6 @@ def test_behind_an_event_nobody_moves_before_it_is_reported() -> None:
     assert set(_known(world, capture).values()) == {20}
 
 
-def test_spans_together_follow_the_log_as_far_as_nothing_limits_them() -> None:
-    world, capture = _quiet()
-    world.log.move(10)
-    for limit, known in ((15, 15), (12, 15), (18, 18)):
-        assert world.coordinator.follow_log(world.log.head, Ts(limit)) == []
-        assert set(_known(world, capture).values()) == {known}
-        world.coordinator.validate()
-
-
 def test_a_span_that_joined_others_of_which_the_owner_knows_more_is_where_they_are() -> None:
     """Its capture is shown the log's end later than the owner, and has nothing more to report."""
     world, capture = _quiet()
@@ -403,7 +394,7 @@ def test_a_span_that_joined_others_of_which_the_owner_knows_more_is_where_they_a
     capture.perform(capture.agent.handle_event(effects.SpansProgress((), _place(10), (left,)), 0.0))
     world.log.move(10)
     world.head = world.log.head
-    world.coordinator.follow_log(world.head, MAX_TS)
+    world.coordinator.follow_log(world.head)
     world.tick()
     world.tick()
     assert set(_known(world, capture).values()) == {20}
@@ -423,10 +414,8 @@ def test_spans_that_join_where_nobody_was_any_more_are_not_where_the_others_were
     index.move_together(A, _place(15))
     index.join_together(A, [later])
     log.move(1)
-    assert index.follow_log(log.head, MAX_TS) == []
+    assert index.follow_log(log.head) == []
     assert index.sets[later].checkpoint.checkpoint_ts == 15, "there is an event at 20"
     index.move_together(A, _place(20))
-    assert [(capture, [at.span for at in said]) for capture, said in index.follow_log(log.head, MAX_TS)] == [
-        (A, [later])
-    ]
+    assert [(capture, [at.span for at in said]) for capture, said in index.follow_log(log.head)] == [(A, [later])]
     index.validate()
