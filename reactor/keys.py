@@ -35,7 +35,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 from reactor.errors import InvalidIdError, InvalidKeyError
@@ -350,11 +349,6 @@ Key = _OfCluster | _OfMeta | PositionKey | FeedKey
 _NUMBER = re.compile(r"^(0|[1-9][0-9]{0,18})\Z")
 
 
-#: keys whose parsed form is kept: heads of logs move all the time
-_KEPT = 8192
-
-
-@lru_cache(_KEPT)
 def parse(text: str) -> Key:
     """Parse a key.
 

@@ -10,6 +10,7 @@ namespaces are counted and ignored.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from reactor import keys
 from reactor.changes import Changes
@@ -40,6 +41,9 @@ from reactor.records.upstream import UpstreamInfo
 from reactor.records.waiting import WaitingCapture
 from reactor.store.port import Event, KeyValue, Snapshot
 from reactor.store.writes import in_order, is_too_large
+
+#: heads of logs move all the time
+_parse = lru_cache(8192)(keys.parse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +229,7 @@ class ClusterState:
 
     def _store(self, key: str, item: KeyValue | None) -> None:
         try:
-            parsed = keys.parse(key)
+            parsed = _parse(key)
         except InvalidKeyError:
             parsed = None  # of a later version, or foreign
         if item is not None and parsed is not None and division.is_pointer(item.value):

@@ -53,7 +53,7 @@ from reactor.records.tables.table import TableRecord
 from reactor.worker.loop import ReactorWorker
 from reactor.worker.pending import Pending
 from reactor.worker.watch import WatchCursor
-from tests.simulation import crashes, data_plane, faults, operator, planted_logs, planted_owners, run
+from tests.simulation import crashes, data_plane, faults, operator, planted_owners, run
 from tests.simulation.checks import Feed
 from tests.simulation.operator import Operator
 from tests.simulation.outside import Sink
@@ -486,51 +486,47 @@ def _tried(facts: Any) -> list[int]:
 
 
 #: name → how to plant it
-PLANTED: dict[str, Callable[[ExitStack], None]] = (
-    planted_owners.PLANTED
-    | planted_logs.PLANTED
-    | {
-        plant.__name__.replace("_", " "): plant
-        for plant in (
-            promote_early,
-            take_stopping_for_stopped,
-            ignore_the_logs_epoch,
-            ignore_the_units_epoch,
-            skip_the_barrier_revision,
-            lose_a_patch_on_overflow,
-            answer_before_it_is_done,
-            accept_a_stale_list_of_segments,
-            resume_inside_a_transaction,
-            forget_the_from_ts_check,
-            outlive_the_lease,
-            state_a_checkpoint_of_some_spans,
-            write_past_the_barrier,
-            remove_segments_that_are_needed,
-            give_a_second_life_the_epochs_of_the_first,
-            give_a_second_life_the_log_of_the_first,
-            record_a_sync_point_that_slipped,
-            repartition_before_the_sink_has,
-            cut_ahead_of_the_spans,
-            compare_what_was_not_held,
-            forget_what_holds_a_table,
-            alter_before_the_spans_are_there,
-            let_a_checkpoint_pass_a_schema_change,
-            start_a_held_table_at_the_checkpoint,
-            let_a_held_table_flow_at_once,
-            keep_no_log_for_held_tables,
-            begin_again_under_the_same_epoch,
-            forget_a_span_in_one_place_only,
-            put_a_copy_in_place_twice,
-            drop_the_log_of_a_table_that_is_copied,
-            let_a_copy_win_over_later_changes,
-            copy_a_table_that_is_written,
-            continue_behind_a_lost_position,
-            write_a_table_without_the_rows_that_it_came_with,
-            remove_parts_that_are_being_written,
-            name_parts_before_they_are_there,
-        )
-    }
-)
+PLANTED: dict[str, Callable[[ExitStack], None]] = planted_owners.PLANTED | {
+    plant.__name__.replace("_", " "): plant
+    for plant in (
+        promote_early,
+        take_stopping_for_stopped,
+        ignore_the_logs_epoch,
+        ignore_the_units_epoch,
+        skip_the_barrier_revision,
+        lose_a_patch_on_overflow,
+        answer_before_it_is_done,
+        accept_a_stale_list_of_segments,
+        resume_inside_a_transaction,
+        forget_the_from_ts_check,
+        outlive_the_lease,
+        state_a_checkpoint_of_some_spans,
+        write_past_the_barrier,
+        remove_segments_that_are_needed,
+        give_a_second_life_the_epochs_of_the_first,
+        give_a_second_life_the_log_of_the_first,
+        record_a_sync_point_that_slipped,
+        repartition_before_the_sink_has,
+        cut_ahead_of_the_spans,
+        compare_what_was_not_held,
+        forget_what_holds_a_table,
+        alter_before_the_spans_are_there,
+        let_a_checkpoint_pass_a_schema_change,
+        start_a_held_table_at_the_checkpoint,
+        let_a_held_table_flow_at_once,
+        keep_no_log_for_held_tables,
+        begin_again_under_the_same_epoch,
+        forget_a_span_in_one_place_only,
+        put_a_copy_in_place_twice,
+        drop_the_log_of_a_table_that_is_copied,
+        let_a_copy_win_over_later_changes,
+        copy_a_table_that_is_written,
+        continue_behind_a_lost_position,
+        write_a_table_without_the_rows_that_it_came_with,
+        remove_parts_that_are_being_written,
+        name_parts_before_they_are_there,
+    )
+}
 
 
 @contextmanager

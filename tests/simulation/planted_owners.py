@@ -16,9 +16,10 @@ from reactor import keys, patches
 from reactor.effects import Commit
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.membership.election import Elector
-from reactor.messages import HeartbeatResponse, Message
+from reactor.messages import HeartbeatResponse, Message, SpanStatus
 from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedStatus
+from reactor.records.log_head import LogHead
 from reactor.state import ChangefeedState, ClusterState
 from reactor.store.port import Compare, Target, TxnResult
 from reactor.txn import Plan
@@ -131,6 +132,17 @@ def move_who_has_left_along(stack: ExitStack) -> None:
     stack.enter_context(mock.patch.object(SpanIndex, "leave_together", return_value=None))
 
 
+def follow_a_log_that_has_events(stack: ExitStack) -> None:
+    """The owner does not look where the log has its last event."""
+    follow = SpanIndex.follow_log
+
+    def planted(self: SpanIndex, head: LogHead) -> list[tuple[CaptureId, list[SpanStatus]]]:
+        seqs = dict.fromkeys(("complete_seq", "written_seq"), head.last_seq)
+        return follow(self, head.with_(written_ts=Ts(0), **seqs))
+
+    stack.enter_context(mock.patch.object(SpanIndex, "follow_log", planted))
+
+
 PLANTED: dict[str, Callable[[ExitStack], None]] = {
     plant.__name__.replace("_", " "): plant
     for plant in (
@@ -143,5 +155,6 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         write_when_deposed,
         miss_that_a_report_is_missing,
         move_who_has_left_along,
+        follow_a_log_that_has_events,
     )
 }
