@@ -14,7 +14,6 @@ from functools import lru_cache
 
 from reactor import keys
 from reactor.changes import Changes
-from reactor.decoded import decode, put, record_of
 from reactor.division import divided as division
 from reactor.division.divided import Divided
 from reactor.errors import InvalidKeyError, InvalidRecordError
@@ -26,6 +25,7 @@ from reactor.records.access import TokenRecord
 from reactor.records.attempts import Attempt, StreamAttempt, Suspects
 from reactor.records.capture import Assignment, CaptureInfo, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, UnitRecord
+from reactor.records.decoded import decode, put, record_of
 from reactor.records.formats import ClusterFormat, Feature
 from reactor.records.log_head import LogHead
 from reactor.records.schedules import DiffProgress, HandledSignals, LastDiff

@@ -160,10 +160,9 @@ class Flusher:
         is_idle = not (self._is_poked or self._is_waiting or self._positions.has_changes)
         return is_idle and is_at_end and self._is_quiet(limits)
 
-    def follow(self, limits: FlushLimits) -> None:
+    def follow(self, ts: Ts) -> None:
         """Move as ``can_follow`` has allowed, without a report."""
-        self._limits.now = limits
-        self._positions.together.move(limits.highest_ts)
+        self._positions.together.move(ts)
 
     def _poke_for_joined(self) -> None:
         """A flush looks at all spans that are apart; of thousands that join one by one, many get it together."""

@@ -152,7 +152,7 @@ class Processor:
         self._schemas: object = None
         self._suspects: frozenset[int] = frozenset()
         self._is_report_pending = False
-        #: what the flusher has done and the mailbox still has
+        #: flushes whose progress the mailbox still has
         self._reports = 0
         self._log = structlog.get_logger().bind(changefeed=agent.changefeed)
 
@@ -197,11 +197,11 @@ class Processor:
         is_busy = bool(feed.broken or self._unknown or self._reports) or feed.news != self._news
         if head is None or is_busy or not self._agent.is_barrier_known:
             return False
-        limits = FlushLimits(head, self._agent.barrier, self._held, self._tables, self._changes, self._suspects)
+        limits = self._limits_at(head)
         if not self._flusher.can_follow(limits) or not self._agent.follow(head):
             return False
-        self._head = head
-        self._flusher.follow(limits)
+        self._head, self._limits.now = head, limits
+        self._flusher.follow(limits.highest_ts)
         return True
 
     def _on_moved(self, feed: ChangefeedState) -> None:
@@ -238,10 +238,13 @@ class Processor:
         """Update the flusher's limits. Nothing is written before the owner has sent a barrier."""
         if self._head is None or not self._agent.is_barrier_known:
             return
-        limits = FlushLimits(self._head, self._agent.barrier, self._held, self._tables, self._changes, self._suspects)
+        limits = self._limits_at(self._head)
         if limits != self._limits.now:
             self._limits.now = limits
             self._flusher.poke()
+
+    def _limits_at(self, head: LogHead) -> FlushLimits:
+        return FlushLimits(head, self._agent.barrier, self._held, self._tables, self._changes, self._suspects)
 
     def _perform(self, todo: list[effects.AgentEffect]) -> None:
         for effect in todo:

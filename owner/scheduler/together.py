@@ -4,8 +4,11 @@ A capture names each span once, when it joins, and from then on reports one posi
 (``plain``) share one place here, too. All ``others`` are being moved or removed, catch up, or are not where the owner
 had them: each move of the place counts as a report of their own.
 
-That holds only if no message was lost, since it may have said that a span has left: whoever calls this has all of the
-capture's messages since a full answer, or ends the group (``owner.scheduler.captures``).
+Where the log has nothing behind the place that was reported last, the owner moves them with the log's head itself
+(``SpanIndex.follow_log``): that is not reported.
+
+All of this holds only if no message was lost, since it may have said that a span has left: whoever calls this has all
+of the capture's messages since a full answer, or ends the group (``owner.scheduler.captures``).
 """
 
 from dataclasses import dataclass, field

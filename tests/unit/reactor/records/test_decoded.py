@@ -3,11 +3,11 @@
 import pytest
 
 from reactor import keys
-from reactor.decoded import decode
 from reactor.errors import InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.membership.progress import CaptureProgress, OwnedProgress
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, SealedUri
+from reactor.records.decoded import decode
 from reactor.records.log_head import LogHead
 from reactor.state import ClusterState
 from reactor.store.port import Event
